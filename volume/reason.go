@@ -1,0 +1,107 @@
+package volume
+
+import (
+	"maps"
+	"slices"
+	"unicode/utf8"
+)
+
+// Reason says, as a code from a closed set, why a node or a volume is refused.
+// Codes are metric labels; Sentence is for people. A Reason is an answer; an
+// error is something broken.
+type Reason string
+
+// The closed set. Each has a sentence in sentences; a test holds the two together.
+const (
+	// ReasonNodeAffinity: a bound PersistentVolume cannot be reached from the node.
+	ReasonNodeAffinity Reason = "NodeAffinity"
+	// ReasonNoMatchingVolume: no PersistentVolume fits the claim there, and
+	// none can be provisioned.
+	ReasonNoMatchingVolume Reason = "NoMatchingVolume"
+	// ReasonTopologyNotAllowed: the class's allowedTopologies exclude the node.
+	ReasonTopologyNotAllowed Reason = "TopologyNotAllowed"
+	// ReasonSelectedElsewhere: the claim is being provisioned on another node.
+	ReasonSelectedElsewhere Reason = "SelectedElsewhere"
+	// ReasonNotEnoughCapacity: the pool has too little free space for the
+	// pod's claims together.
+	ReasonNotEnoughCapacity Reason = "NotEnoughCapacity"
+	// ReasonVolumeMissing: a claim is bound to a PersistentVolume that does not exist.
+	ReasonVolumeMissing Reason = "VolumeMissing"
+	// ReasonAttachLimit: the node cannot attach one more volume of the driver.
+	ReasonAttachLimit Reason = "AttachLimit"
+	// ReasonDriverMissing: the driver is not registered on the node.
+	ReasonDriverMissing Reason = "DriverMissing"
+
+	// ReasonClaimMissing: a claim of the pod does not exist.
+	ReasonClaimMissing Reason = "ClaimMissing"
+	// ReasonClaimDeleting: a claim of the pod is being deleted.
+	ReasonClaimDeleting Reason = "ClaimDeleting"
+	// ReasonClaimLost: a claim of the pod lost its PersistentVolume.
+	ReasonClaimLost Reason = "ClaimLost"
+	// ReasonClaimNotOwned: the claim of a generic ephemeral volume belongs to another object.
+	ReasonClaimNotOwned Reason = "ClaimNotOwned"
+	// ReasonClaimUnbound: a claim of a class with immediate binding is not bound yet.
+	ReasonClaimUnbound Reason = "ClaimUnbound"
+)
+
+// sentences begin with the words that upstream's users know
+// (kube-scheduler, volumebinding/binder.go, nodevolumelimits/csi.go), so that
+// what they search for still finds the answer.
+var sentences = map[Reason]string{
+	ReasonNodeAffinity:       "node(s) didn't match PersistentVolume's node affinity",
+	ReasonNoMatchingVolume:   "node(s) didn't find available persistent volumes to bind",
+	ReasonTopologyNotAllowed: "node(s) didn't find available persistent volumes to bind",
+	ReasonSelectedElsewhere:  "node(s) didn't find available persistent volumes to bind",
+	ReasonNotEnoughCapacity:  "node(s) did not have enough free storage",
+	ReasonVolumeMissing:      "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)",
+	ReasonAttachLimit:        "node(s) exceed max volume count",
+	ReasonDriverMissing:      "CSI driver is not installed on the node",
+	ReasonClaimMissing:       "persistentvolumeclaim not found",
+	ReasonClaimDeleting:      "persistentvolumeclaim is being deleted",
+	ReasonClaimLost:          "persistentvolumeclaim bound to non-existent persistentvolume",
+	ReasonClaimNotOwned:      "persistentvolumeclaim was not created for the pod",
+	ReasonClaimUnbound:       "pod has unbound immediate PersistentVolumeClaims",
+}
+
+// Reasons lists the closed set, sorted, for metrics that zero their label values.
+func Reasons() []Reason { return slices.Sorted(maps.Keys(sentences)) }
+
+// Sentence is the reason in words, without detail.
+func (r Reason) Sentence() string { return sentences[r] }
+
+// DetailMax bounds the text of a Refusal, in bytes. kube-scheduler groups
+// nodes by equal text and cuts an event at 1,024 bytes; five causes must fit.
+const DetailMax = 200
+
+// Refusal is one Reason with its detail: which claim, which PersistentVolume,
+// what is free, what was asked. Nodes that fail for one cause must carry equal
+// details, or the event of a pod on a large cluster becomes unreadable; so no
+// detail names a node.
+type Refusal struct {
+	Reason Reason
+	Detail string
+}
+
+// String is the sentence and the detail, at most DetailMax bytes, cut between
+// characters.
+func (r Refusal) String() string {
+	s := r.Reason.Sentence()
+	if r.Detail != "" {
+		s += ": " + r.Detail
+	}
+	return cut(s, DetailMax)
+}
+
+// cut shortens s to at most n bytes without splitting a character, and marks
+// the cut with an ellipsis.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	const mark = "…"
+	n -= len(mark)
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n] + mark
+}

@@ -1,0 +1,62 @@
+package volume
+
+import (
+	"fmt"
+	"math"
+)
+
+// Sizes are int64 bytes everywhere, as in CSI's CapacityRange.
+const (
+	KiB int64 = 1 << 10
+	MiB int64 = 1 << 20
+	GiB int64 = 1 << 30
+	TiB int64 = 1 << 40
+)
+
+// RoundUp is the smallest multiple of unit that is at least n. A sum over the
+// largest int64 saturates at the largest multiple below it. unit is at least 1;
+// n below 0 counts as 0.
+func RoundUp(n, unit int64) int64 {
+	if n <= 0 {
+		return 0
+	}
+	rest := n % unit
+	switch {
+	case rest == 0:
+		return n
+	case n > math.MaxInt64-(unit-rest):
+		return math.MaxInt64 - math.MaxInt64%unit
+	default:
+		return n + unit - rest
+	}
+}
+
+// AddSaturating is a+b for a, b ≥ 0, or the largest int64 where that overflows.
+func AddSaturating(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+// FormatBytes writes a size for a person: the largest binary unit that leaves
+// at least 1, with one decimal unless it is whole. "8 GiB", "1.5 MiB", "12 B".
+func FormatBytes(n int64) string {
+	if n < 0 {
+		// -MinInt64 overflows; its text differs from that of MinInt64+1 in no digit shown.
+		return "-" + FormatBytes(-max(n, math.MinInt64+1))
+	}
+	for _, u := range []struct {
+		size int64
+		name string
+	}{{TiB, "TiB"}, {GiB, "GiB"}, {MiB, "MiB"}, {KiB, "KiB"}} {
+		if n < u.size {
+			continue
+		}
+		if n%u.size == 0 {
+			return fmt.Sprintf("%d %s", n/u.size, u.name)
+		}
+		return fmt.Sprintf("%.1f %s", float64(n)/float64(u.size), u.name)
+	}
+	return fmt.Sprintf("%d B", n)
+}

@@ -1,0 +1,46 @@
+package volume
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Topology is a set of segments: topology key → value, as in CSI's Topology
+// message and in node labels. All keys must agree for a place to match.
+type Topology map[string]string
+
+// MatchedBy reports whether a node with these labels lies in the topology. The
+// empty topology is everywhere.
+func (t Topology) MatchedBy(labels map[string]string) bool {
+	for k, v := range t {
+		if got, ok := labels[k]; !ok || got != v {
+			return false
+		}
+	}
+	return true
+}
+
+// Pick returns the segments of labels under the given keys, and the keys that
+// labels lack, sorted.
+func Pick(labels map[string]string, keys []string) (t Topology, missing []string) {
+	t = make(Topology, len(keys))
+	for _, k := range keys {
+		if v, ok := labels[k]; ok {
+			t[k] = v
+		} else {
+			missing = append(missing, k)
+		}
+	}
+	slices.Sort(missing)
+	return t, slices.Compact(missing)
+}
+
+// String is the canonical form: k=v in the order of the keys, comma separated.
+func (t Topology) String() string {
+	parts := make([]string, 0, len(t))
+	for _, k := range slices.Sorted(maps.Keys(t)) {
+		parts = append(parts, k+"="+t[k])
+	}
+	return strings.Join(parts, ",")
+}
