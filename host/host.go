@@ -2,8 +2,9 @@
 // loop devices, formats, grows filesystems and runs the host's tools. No other
 // room imports os/exec, x/sys/unix or mount-utils.
 //
-// New gives the real host; Fake gives one in memory, whose n-th call can be
-// made to fail. Both pass the same conformance suite.
+// New gives the real host; NewFake gives one in memory, whose n-th call can be
+// made to fail before or after its effect. Both pass the conformance suite in
+// host/hosttest.
 //
 // Mounts are system calls. Filesystem tools (mkfs, blkid, fsck, resize) are the
 // host's own, run under Options.Root, so that mkfs never makes a filesystem
@@ -11,7 +12,16 @@
 // /proc/self/mountinfo and /sys, never from the output of a tool.
 package host
 
-import "context"
+import (
+	"context"
+	"errors"
+)
+
+// ErrLocked is the error of LockFile for a file that somebody else holds.
+var ErrLocked = errors.New("locked by another process")
+
+// ErrNotEmpty is the error of Format for a device on which Probe finds something.
+var ErrNotEmpty = errors.New("the device is not empty")
 
 // Host is everything that Berth may do to a machine. A room asks for the part
 // that it needs; the whole is for wiring and for the conformance suite.
@@ -48,13 +58,16 @@ type Mounts interface {
 
 	// BindMount shows source (a folder, a file or a device node) at target,
 	// which exists and is of the same kind. readOnly is enforced by the kernel
-	// for this mount alone. A target that already shows source in the same way
-	// is success.
+	// for this mount alone; a source that is itself read-only stays so. A target
+	// that already shows source in the same way is success, one that shows
+	// it writable becomes read-only where that is asked (a call that was cut
+	// short ends so), and any other mount there is an error.
 	BindMount(ctx context.Context, source, target string, readOnly bool) error
 
 	// Unmount takes away every mount stacked at target. Nothing mounted there,
-	// or no such path, is success. A busy mount is an error; it is never
-	// detached lazily, since that would hide data still being written.
+	// or no such path, is success. A busy mount is an error that satisfies
+	// errors.Is(err, syscall.EBUSY); it is never detached lazily, since that
+	// would hide data still being written.
 	Unmount(ctx context.Context, target string) error
 
 	// MountsUnder lists the mounts at prefix and below it, in mount order.
@@ -65,7 +78,10 @@ type Mounts interface {
 type Loop struct {
 	// Device is its path, /dev/loopN.
 	Device string
-	// File is the backing file, as the kernel names it.
+	// File is the backing file. The kernel names it as it was reached when
+	// the device was made, which in another mount namespace (a container that
+	// is gone) may lack the head of the path; LoopsUnder then gives the path
+	// under its prefix at which it found the same inode.
 	File string
 	// FileGone says that the backing file was deleted under the device.
 	FileGone bool
@@ -73,10 +89,14 @@ type Loop struct {
 	Size int64
 }
 
-// Loops makes files into block devices. All calls go by backing file, so that
-// they work after a restart.
+// Loops makes files into block devices. All calls go by backing file (its
+// device and inode while it exists, its name when it is gone), so that they work
+// after a restart.
 type Loops interface {
-	// AttachLoop gives file a loop device, or returns the one that it has.
+	// AttachLoop gives file a loop device, or returns the one that it has. The
+	// device offers no discard, which would punch holes into space that
+	// Allocate took; its logical block is 512 bytes, so that an image can move
+	// between disks.
 	AttachLoop(ctx context.Context, file string) (Loop, error)
 	// LoopsUnder lists the loop devices whose backing file is prefix or lies
 	// below it, deleted ones included.
@@ -84,7 +104,7 @@ type Loops interface {
 	// GrowLoop makes the device show its file's present size.
 	GrowLoop(ctx context.Context, device string) error
 	// DetachLoop frees the devices of file. None is success; a device in use
-	// is an error.
+	// is an error that satisfies errors.Is(err, syscall.EBUSY) and stays.
 	DetachLoop(ctx context.Context, file string) error
 }
 
@@ -101,13 +121,18 @@ type Filesystems interface {
 	// never formatted over.
 	Probe(ctx context.Context, device string) (string, error)
 	// Format makes a filesystem on a device on which Probe finds nothing; on
-	// any other it is an error and changes nothing.
+	// any other it is ErrNotEmpty and changes nothing. Options go to mkfs
+	// before the device.
 	Format(ctx context.Context, device, fstype string, options []string) error
 	// Check repairs what the filesystem's own tool repairs without asking, on
-	// an unmounted device.
+	// an unmounted device; what it would have to ask about is an error. For
+	// xfs it is nothing: its log is replayed by the mount.
 	Check(ctx context.Context, device, fstype string) error
-	// GrowFilesystem grows a mounted filesystem to its device's size.
-	// Nothing to grow is success.
+	// GrowFilesystem grows a filesystem to its device's size. Nothing to grow
+	// is success. mountPoint is where it is mounted, "" for nowhere: an
+	// unmounted ext4 grows too, an unmounted xfs cannot and stays as it is.
+	// Linux lets only CAP_SYS_RESOURCE grow a mounted ext4; without, the error
+	// satisfies errors.Is(err, syscall.EPERM) and nothing has changed.
 	GrowFilesystem(ctx context.Context, device, mountPoint, fstype string) error
 	// Statfs reads the usage of the filesystem at path.
 	Statfs(path string) (Usage, error)
@@ -116,12 +141,23 @@ type Filesystems interface {
 // Files does to files what package os cannot.
 type Files interface {
 	// Allocate makes file at least size bytes long, with every byte's space
-	// taken from the filesystem (fallocate). It creates the file with mode
-	// 0600; it never shrinks one. Too little space leaves the file as it was,
-	// and the error satisfies errors.Is(err, syscall.ENOSPC).
+	// taken from the filesystem (fallocate), durably. It creates the file with
+	// mode 0600; it never shrinks one. Too little space leaves the file as it
+	// was, and the error satisfies errors.Is(err, syscall.ENOSPC).
 	Allocate(ctx context.Context, file string, size int64) error
 	// BlockSize is the size of a block device, in bytes.
 	BlockSize(device string) (int64, error)
+	// ReplaceFile gives file (mode 0600) new content such that after a crash
+	// at any moment it has either the old or the new: temporary file in the
+	// same folder (a dot, the name, ".tmp"), fsync, rename, fsync of the
+	// folder. An error leaves it open which of the two it has. Calls for one
+	// file must not overlap.
+	ReplaceFile(file string, content []byte) error
+	// RemoveFile removes a file, never a folder, durably. No such file is success.
+	RemoveFile(file string) error
+	// LockFile takes an exclusive lock that ends with unlock or with the
+	// process; it creates the file. It does not wait: a held lock is ErrLocked.
+	LockFile(file string) (unlock func() error, err error)
 	// SyncDir makes the names in a folder durable.
 	SyncDir(dir string) error
 }
