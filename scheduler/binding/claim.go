@@ -1,0 +1,123 @@
+package binding
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/berth-storage/berth/volume"
+)
+
+// State says what has to happen to a claim before its pod can run.
+type State int
+
+const (
+	// StateBound: claim and PersistentVolume name each other, for good.
+	StateBound State = iota + 1
+	// StateDelayed: the scheduler decides the claim's volume with its node.
+	StateDelayed
+	// StateImmediate: the PV controller binds the claim without the scheduler,
+	// and has not yet. A claim of a class that does not exist is here too.
+	StateImmediate
+)
+
+// Classify tells the state of a claim from its class, nil where the class is
+// unset or does not exist (upstream: volumebinding, GetPodVolumeClaims). A
+// class without a binding mode is an error: the API server always sets one.
+func Classify(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (State, error) {
+	if IsBound(claim) {
+		return StateBound, nil
+	}
+	if class == nil {
+		return StateImmediate, nil
+	}
+	if class.VolumeBindingMode == nil {
+		return 0, fmt.Errorf("storage class %q: volumeBindingMode is not set; set it to WaitForFirstConsumer or Immediate", class.Name)
+	}
+	if *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer && claim.Spec.VolumeName == "" {
+		return StateDelayed, nil
+	}
+	return StateImmediate, nil
+}
+
+// IsBound reports whether the binding is complete. The annotation's value does
+// not matter, nor does the claim's phase (component-helpers, AnnBindCompleted).
+func IsBound(claim *v1.PersistentVolumeClaim) bool {
+	_, completed := claim.Annotations[volume.AnnBindCompleted]
+	return claim.Spec.VolumeName != "" && completed
+}
+
+// ClassName is the name of the claim's class; the beta annotation wins over
+// the field (component-helpers, GetPersistentVolumeClaimClass).
+func ClassName(claim *v1.PersistentVolumeClaim) string {
+	if name, ok := claim.Annotations[volume.AnnBetaStorageClass]; ok {
+		return name
+	}
+	if claim.Spec.StorageClassName != nil {
+		return *claim.Spec.StorageClassName
+	}
+	return ""
+}
+
+// NewPod makes the question of a pod. Delayed claims are ordered by rising
+// request, as upstream takes them; equal requests by key, so that equal inputs
+// give equal answers.
+func NewPod(bound, delayed []Claim) *Pod {
+	delayed = slices.Clone(delayed)
+	slices.SortStableFunc(delayed, func(a, b Claim) int {
+		switch {
+		case a.Request < b.Request:
+			return -1
+		case a.Request > b.Request:
+			return 1
+		}
+		return strings.Compare(a.Key, b.Key)
+	})
+	return &Pod{Bound: bound, Delayed: delayed}
+}
+
+// fits reports whether the volume could serve the claim, wherever it is
+// (component-helpers, FindMatchingVolume). Phase and claimRef are the index's
+// business: a Shelf holds only volumes that are free.
+func (c *Claim) fits(v *Volume) bool {
+	if !c.admits(v) || v.Class != c.Class.Name {
+		return false
+	}
+	if c.Selector != nil && !c.Selector.Matches(labels.Set(v.Labels)) {
+		return false
+	}
+	for _, mode := range c.AccessModes {
+		if !slices.Contains(v.AccessModes, mode) {
+			return false
+		}
+	}
+	return true
+}
+
+// admits is the part of fits that also binds a volume reserved for the claim:
+// upstream skips class, selector and access modes for those.
+func (c *Claim) admits(v *Volume) bool {
+	return v.Capacity >= c.Request && v.Block == c.Block && v.AttributesClass == c.AttributesClass
+}
+
+// allows reports whether the class lets a volume be provisioned for the node.
+// A term without expressions allows nothing (apis/core/v1/helper,
+// MatchTopologySelectorTerms).
+func (c *Class) allows(node Node) bool {
+	if len(c.AllowedTopologies) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(c.AllowedTopologies, func(term v1.TopologySelectorTerm) bool {
+		for _, want := range term.MatchLabelExpressions {
+			got, ok := node.Labels[want.Key]
+			if !ok || !slices.Contains(want.Values, got) {
+				return false
+			}
+		}
+		return len(term.MatchLabelExpressions) > 0
+	})
+}

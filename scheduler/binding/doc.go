@@ -1,0 +1,22 @@
+// Package binding decides where a pod's volumes can live: given the pod's
+// claims, one node and a snapshot of volumes and capacity, it answers with the
+// PersistentVolumes to bind, the claims to provision there, or the reasons why
+// the node is refused.
+//
+// It is pure: no client, clock, logger or lock. scheduler/cache gathers what it
+// reads and scheduler/plugin performs the BindPlan that it returns. All claims
+// of a pod are judged together: two claims never get one volume, and what a
+// pod's claims take from one pool is summed over classes.
+//
+// Refusals carry a detail that is the same text for every node that fails for
+// one cause, because kube-scheduler groups nodes by equal text. A detail
+// therefore says what was asked, never what one node has left; where a figure
+// about free space helps, it is the most that any pool of the class has free,
+// which is one number for the whole cluster. The only node that a detail may
+// name is the one that a claim was selected for, which is the same one for all.
+//
+// Intended differences from upstream (kube-scheduler, plugins/volumebinding):
+// claims are matched jointly, capacity is summed per pool and counts holds, a
+// PersistentVolume reserved for a claim but out of reach never falls through to
+// provisioning, and matchFields in a volume's node affinity are honoured.
+package binding

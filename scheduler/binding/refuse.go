@@ -1,0 +1,135 @@
+package binding
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/berth-storage/berth/volume"
+)
+
+func refuseMissing(c *Claim) volume.Refusal {
+	return volume.Refusal{
+		Reason: volume.ReasonVolumeMissing,
+		Detail: fmt.Sprintf("claim %s is bound to %s", c.Key, c.VolumeName),
+	}
+}
+
+func refuseAffinity(c *Claim) volume.Refusal {
+	return volume.Refusal{
+		Reason: volume.ReasonNodeAffinity,
+		Detail: fmt.Sprintf("claim %s is bound to %s, at %s", c.Key, c.Volume.Name, c.Volume.Place),
+	}
+}
+
+func refuseSelected(c *Claim) volume.Refusal {
+	return volume.Refusal{
+		Reason: volume.ReasonSelectedElsewhere,
+		Detail: fmt.Sprintf("claim %s is being provisioned on %s", c.Key, c.SelectedNode),
+	}
+}
+
+func refuseReserved(c *Claim) volume.Refusal {
+	return volume.Refusal{
+		Reason: volume.ReasonNoMatchingVolume,
+		Detail: fmt.Sprintf("claim %s has %s reserved, at %s", c.Key, c.Reserved.Name, c.Reserved.Place),
+	}
+}
+
+func refuseNoVolume(claims ...*Claim) volume.Refusal {
+	return volume.Refusal{Reason: volume.ReasonNoMatchingVolume, Detail: asked(claims)}
+}
+
+func refuseTopology(c *Claim) volume.Refusal {
+	return volume.Refusal{
+		Reason: volume.ReasonTopologyNotAllowed,
+		Detail: fmt.Sprintf("claim %s: class %s allows only %s", c.Key, c.Class.Name, allowed(&c.Class)),
+	}
+}
+
+// explain says why no choice worked: the claims that had no way at all, else
+// the space that the first and best choice left to ask for.
+func explain(options []option, s *search, view View) []volume.Refusal {
+	for _, o := range s.stuck {
+		if len(o.volumes) == 0 {
+			return []volume.Refusal{o.refusal}
+		}
+	}
+	if len(s.stuck) > 0 {
+		return []volume.Refusal{refuseNoVolume(rivals(options, s.stuck[0])...)}
+	}
+	return []volume.Refusal{refuseCapacity(s.first, view)}
+}
+
+// rivals are the claims that want the same volumes as the stuck one.
+func rivals(options []option, stuck *option) []*Claim {
+	var out []*Claim
+	for i := range options {
+		if slices.ContainsFunc(options[i].volumes, func(v *Volume) bool { return slices.Contains(stuck.volumes, v) }) {
+			out = append(out, options[i].claim)
+		}
+	}
+	return out
+}
+
+// refuseCapacity names the claim that fits no pool alone, or else all that had
+// to share one.
+func refuseCapacity(rest []*option, view View) volume.Refusal {
+	r := volume.Refusal{Reason: volume.ReasonNotEnoughCapacity}
+	var together []*Claim
+	for _, o := range rest {
+		if o.unchecked {
+			continue
+		}
+		together = append(together, o.claim)
+		alone := slices.ContainsFunc(o.segments, func(s Segment) bool { return s.admits(o.claim.Request) })
+		if !alone {
+			together = []*Claim{o.claim}
+			break
+		}
+	}
+	r.Detail = asked(together)
+	if len(together) == 0 {
+		return r
+	}
+	class := together[0].Class.Name
+	if most, ok := view.MostAvailable(class); ok {
+		r.Detail += fmt.Sprintf("; the freest pool of class %s has %s", class, volume.FormatBytes(max(most, 0)))
+	} else {
+		r.Detail += fmt.Sprintf("; class %s publishes no capacity", class)
+	}
+	return r
+}
+
+// asked says what the claims ask for, all together. Keys are sorted, so that
+// every node gives the same text.
+func asked(claims []*Claim) string {
+	if len(claims) == 0 {
+		return ""
+	}
+	keys := make([]string, 0, len(claims))
+	var sum int64
+	for _, c := range claims {
+		keys = append(keys, c.Key)
+		sum = volume.AddSaturating(sum, c.Request)
+	}
+	slices.Sort(keys)
+	if len(keys) == 1 {
+		return fmt.Sprintf("claim %s asks %s", keys[0], volume.FormatBytes(sum))
+	}
+	return fmt.Sprintf("claims %s ask %s together", strings.Join(keys, ", "), volume.FormatBytes(sum))
+}
+
+// allowed writes a class's topologies: alternatives joined by "or", conditions
+// by a comma.
+func allowed(c *Class) string {
+	terms := make([]string, 0, len(c.AllowedTopologies))
+	for _, t := range c.AllowedTopologies {
+		exprs := make([]string, 0, len(t.MatchLabelExpressions))
+		for _, e := range t.MatchLabelExpressions {
+			exprs = append(exprs, e.Key+"="+strings.Join(e.Values, "|"))
+		}
+		terms = append(terms, strings.Join(exprs, ","))
+	}
+	return strings.Join(terms, " or ")
+}

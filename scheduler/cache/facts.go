@@ -1,0 +1,103 @@
+package cache
+
+import (
+	"strconv"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/berth-storage/berth/scheduler/binding"
+	"github.com/berth-storage/berth/volume"
+)
+
+// unnumbered is the allocation of what carries none.
+const unnumbered = -1
+
+// claimFacts is what the ledger reads of a claim.
+type claimFacts struct {
+	uid, class, version  string
+	selected, volumeName string
+	// lost: the claim's volume is gone for good; nothing is awaited.
+	lost bool
+	// bytes is what the claim asks for.
+	bytes int64
+}
+
+func factsOfClaim(pvc *v1.PersistentVolumeClaim) claimFacts {
+	request := pvc.Spec.Resources.Requests[v1.ResourceStorage]
+	return claimFacts{
+		uid: string(pvc.UID), class: binding.ClassName(pvc), version: pvc.ResourceVersion,
+		selected: pvc.Annotations[volume.AnnSelectedNode], volumeName: pvc.Spec.VolumeName,
+		lost: pvc.Status.Phase == v1.ClaimLost, bytes: request.Value(),
+	}
+}
+
+// volumeFacts is what the ledger reads of a PersistentVolume: whose it is, and
+// which pool's count of allocations it made.
+type volumeFacts struct {
+	name, claimUID string
+	// pool is empty and allocation unnumbered unless the volume has both.
+	pool       string
+	allocation int64
+	bytes      int64
+}
+
+func factsOfVolume(pv *v1.PersistentVolume) volumeFacts {
+	capacity := pv.Spec.Capacity[v1.ResourceStorage]
+	f := volumeFacts{name: pv.Name, bytes: capacity.Value()}
+	if pv.Spec.ClaimRef != nil {
+		f.claimUID = string(pv.Spec.ClaimRef.UID)
+	}
+	f.pool, f.allocation = numberOf(pv.Annotations)
+	return f
+}
+
+// capacityFacts is a CSIStorageCapacity, read once.
+type capacityFacts struct {
+	key, class, version string
+	place               *place
+	// pool is the pool's UUID, or for an object without number the object
+	// itself: it shares its bytes with no other.
+	pool       string
+	allocation int64
+
+	capacity, maximum int64
+	// unlimited: only a maximum volume size is published. empty: neither is,
+	// which offers nothing (upstream: capacitySufficient).
+	unlimited, empty bool
+}
+
+func factsOfCapacity(key string, o *storagev1.CSIStorageCapacity) capacityFacts {
+	f := capacityFacts{key: key, class: o.StorageClassName, version: o.ResourceVersion, place: topologyPlace(o.NodeTopology)}
+	if o.Capacity != nil {
+		f.capacity = o.Capacity.Value()
+	}
+	if o.MaximumVolumeSize != nil {
+		f.maximum = o.MaximumVolumeSize.Value()
+		f.unlimited = o.Capacity == nil
+	}
+	f.empty = o.Capacity == nil && o.MaximumVolumeSize == nil
+	if f.pool, f.allocation = numberOf(o.Annotations); f.allocation == unnumbered {
+		f.pool = "object " + key
+	}
+	return f
+}
+
+// numberOf reads a pool's UUID and count; both or neither, as one alone orders
+// nothing.
+func numberOf(annotations map[string]string) (pool string, allocation int64) {
+	pool = annotations[volume.AnnotationPool]
+	n, err := strconv.ParseInt(annotations[volume.AnnotationAllocation], 10, 64)
+	if pool == "" || err != nil || n < 0 {
+		return "", unnumbered
+	}
+	return pool, n
+}
+
+// atLeast reports whether version a is b or newer. Versions that cannot be
+// compared are taken as equal: no API server has such.
+func atLeast(a, b string) bool {
+	n, err := resourceversion.CompareResourceVersion(a, b)
+	return err != nil || n >= 0
+}

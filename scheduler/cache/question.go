@@ -1,0 +1,230 @@
+package cache
+
+import (
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/berth-storage/berth/scheduler/binding"
+	"github.com/berth-storage/berth/volume"
+)
+
+// noProvisioner marks a class whose volumes are made by hand (component-helpers,
+// NotSupportedProvisioner).
+const noProvisioner = "kubernetes.io/no-provisioner"
+
+// Question is what a pod asks of every node, and the view to judge it by. Both
+// are of one moment.
+type Question struct {
+	Pod  *binding.Pod
+	View binding.View
+	// Immediate are the keys of claims that the PV controller has yet to bind.
+	Immediate []string
+}
+
+// Ask classifies a pod's claims, as the informer has them with every decision
+// laid over. An error is a broken object and names it.
+func (c *Cache) Ask(pvcs []*v1.PersistentVolumeClaim) (Question, error) {
+	c.loaded.Do(c.load)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var q Question
+	var bound, delayed []binding.Claim
+	for _, pvc := range pvcs {
+		// The ledger must not be older than the claim that is judged: it would
+		// hold a claim's bytes against the claim.
+		c.syncClaim(keyOf(pvc))
+		class, err := c.class(binding.ClassName(pvc))
+		if err != nil {
+			return Question{}, err
+		}
+		state, err := binding.Classify(pvc, class)
+		if err != nil {
+			return Question{}, err
+		}
+		if state == binding.StateImmediate {
+			q.Immediate = append(q.Immediate, keyOf(pvc))
+			continue
+		}
+		claim, err := c.claim(pvc, class)
+		if err != nil {
+			return Question{}, err
+		}
+		if state == binding.StateBound {
+			bound = append(bound, claim)
+		} else {
+			delayed = append(delayed, claim)
+		}
+	}
+	q.Pod, q.View = binding.NewPod(bound, delayed), c.snapshot()
+	return q, nil
+}
+
+func keyOf(pvc *v1.PersistentVolumeClaim) string { return pvc.Namespace + "/" + pvc.Name }
+
+// class is nil where the name is empty or unknown.
+func (c *Cache) class(name string) (*storagev1.StorageClass, error) {
+	if name == "" {
+		return nil, nil
+	}
+	class, err := c.classes.Get(name)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading storage class %q: %w", name, err)
+	}
+	return class, nil
+}
+
+// claim needs mu. class may be nil for a bound claim.
+func (c *Cache) claim(pvc *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (binding.Claim, error) {
+	out := binding.Claim{
+		Key: keyOf(pvc), UID: string(pvc.UID), Class: binding.Class{Name: binding.ClassName(pvc)},
+		Block:       pvc.Spec.VolumeMode != nil && *pvc.Spec.VolumeMode == v1.PersistentVolumeBlock,
+		AccessModes: pvc.Spec.AccessModes, VolumeName: pvc.Spec.VolumeName,
+		SelectedNode: pvc.Annotations[volume.AnnSelectedNode],
+	}
+	if request, ok := pvc.Spec.Resources.Requests[v1.ResourceStorage]; ok {
+		out.Request, out.HasRequest = request.Value(), true
+	}
+	if pvc.Spec.VolumeAttributesClassName != nil {
+		out.AttributesClass = *pvc.Spec.VolumeAttributesClassName
+	}
+	if out.SelectedNode == "" {
+		out.SelectedNode = c.ledger.reservedNode(out.UID)
+	}
+	if out.VolumeName != "" {
+		if e := c.volumes.byName[out.VolumeName]; e != nil {
+			out.Volume = &e.Volume
+		}
+		return out, nil
+	}
+	out.Reserved = c.volumes.reservedFor(out.Key, out.UID)
+	if pvc.Spec.Selector != nil {
+		selector, err := metav1.LabelSelectorAsSelector(pvc.Spec.Selector)
+		if err != nil {
+			return out, fmt.Errorf("claim %s: spec.selector: %w", out.Key, err)
+		}
+		out.Selector = selector
+	}
+	if class != nil {
+		out.Class.Provisions = class.Provisioner != "" && class.Provisioner != noProvisioner
+		out.Class.AllowedTopologies = class.AllowedTopologies
+		tracks, err := c.tracksCapacity(class.Provisioner)
+		if err != nil {
+			return out, err
+		}
+		out.Class.TracksCapacity = tracks
+	}
+	return out, nil
+}
+
+// tracksCapacity is false for a driver that is unknown or has not opted in.
+func (c *Cache) tracksCapacity(provisioner string) (bool, error) {
+	driver, err := c.drivers.Get(provisioner)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading CSIDriver %q: %w", provisioner, err)
+	}
+	return driver.Spec.StorageCapacity != nil && *driver.Spec.StorageCapacity, nil
+}
+
+// Readers of the informers' stores: the API's truth, without the overlay. What
+// is returned is shared and must not be changed; nil means not there.
+
+// Claim reads a claim by namespace and name.
+func (c *Cache) Claim(namespace, name string) (*v1.PersistentVolumeClaim, error) {
+	return c.claimsOf.PersistentVolumeClaims(namespace).Get(name)
+}
+
+// ClaimByKey reads a claim by namespace/name.
+func (c *Cache) ClaimByKey(key string) *v1.PersistentVolumeClaim {
+	return get[v1.PersistentVolumeClaim](c.claims, key)
+}
+
+// Volume reads a PersistentVolume.
+func (c *Cache) Volume(name string) *v1.PersistentVolume {
+	return get[v1.PersistentVolume](c.pvs, name)
+}
+
+// Node reads a node.
+func (c *Cache) Node(name string) *v1.Node { return get[v1.Node](c.nodes, name) }
+
+// Pod reads a pod.
+func (c *Cache) Pod(namespace, name string) *v1.Pod {
+	return get[v1.Pod](c.pods, cache.NewObjectName(namespace, name).String())
+}
+
+// Driver reads a CSIDriver; nil where it is not there.
+func (c *Cache) Driver(name string) *storagev1.CSIDriver {
+	driver, err := c.drivers.Get(name)
+	if err != nil {
+		return nil
+	}
+	return driver
+}
+
+// Class reads a StorageClass; nil where it is not there.
+func (c *Cache) Class(name string) *storagev1.StorageClass {
+	class, err := c.classes.Get(name)
+	if err != nil {
+		return nil
+	}
+	return class
+}
+
+// Reaches reports whether the node lies where the PersistentVolume can be used.
+func Reaches(pv *v1.PersistentVolume, node *v1.Node) bool {
+	return volumePlace(pv).Matches(binding.Node{Name: node.Name, Labels: node.Labels})
+}
+
+// VolumeKey is the volume that a claim stands for on a node: its CSI volume
+// once it is bound, before that a stand-in under its class's driver. False for
+// a claim whose volume no CSI driver serves.
+func (c *Cache) VolumeKey(namespace, name string) (volume.Key, bool) {
+	key := cache.NewObjectName(namespace, name).String()
+	pvc := get[v1.PersistentVolumeClaim](c.claims, key)
+	if pvc == nil {
+		return volume.Key{}, false
+	}
+	if pvc.Spec.VolumeName != "" {
+		if pv := c.Volume(pvc.Spec.VolumeName); pv != nil {
+			if pv.Spec.CSI == nil {
+				return volume.Key{}, false
+			}
+			return volume.Key{Driver: pv.Spec.CSI.Driver, Handle: pv.Spec.CSI.VolumeHandle}, true
+		}
+	}
+	class := c.Class(binding.ClassName(pvc))
+	if class == nil || class.Provisioner == "" || class.Provisioner == noProvisioner {
+		return volume.Key{}, false
+	}
+	return volume.Key{Driver: class.Provisioner, Handle: "claim " + key}, true
+}
+
+// SharePool reports whether two classes have volumes in one pool, so that what
+// becomes free for one may help the other. A class shares with itself.
+func (c *Cache) SharePool(a, b string) bool {
+	if a == b {
+		return true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	pools := map[string]struct{}{}
+	for s := range c.ledger.segments.all(a) {
+		pools[s.Pool] = struct{}{}
+	}
+	for s := range c.ledger.segments.all(b) {
+		if _, shared := pools[s.Pool]; shared {
+			return true
+		}
+	}
+	return false
+}
