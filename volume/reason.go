@@ -42,6 +42,24 @@ const (
 	ReasonClaimNotOwned Reason = "ClaimNotOwned"
 	// ReasonClaimUnbound: a claim of a class with immediate binding is not bound yet.
 	ReasonClaimUnbound Reason = "ClaimUnbound"
+
+	// ReasonPending: the node works on it, nothing is wrong.
+	ReasonPending Reason = "Pending"
+	// ReasonStepFailed: a step on the node failed and will be repeated.
+	ReasonStepFailed Reason = "StepFailed"
+	// ReasonAttachNeeded: the driver wants volumes attached, which this node cannot do.
+	ReasonAttachNeeded Reason = "AttachNeeded"
+	// ReasonNotCSI: the volume is of a kind that this node does not serve.
+	ReasonNotCSI Reason = "NotCSI"
+	// ReasonVolumeMode: filesystem asked where the volume is a block device, or the reverse.
+	ReasonVolumeMode Reason = "VolumeMode"
+	// ReasonVolumeTaken: the PersistentVolume belongs to another claim.
+	ReasonVolumeTaken Reason = "VolumeTaken"
+	// ReasonVolumeInUse: another pod of the node has a volume that only one may have.
+	ReasonVolumeInUse Reason = "VolumeInUse"
+	// ReasonGrowUnsupported: the claim waits for the node to grow a volume
+	// whose driver does not grow volumes on nodes.
+	ReasonGrowUnsupported Reason = "GrowUnsupported"
 )
 
 // sentences begin with the words that upstream's users know
@@ -61,6 +79,14 @@ var sentences = map[Reason]string{
 	ReasonClaimLost:          "persistentvolumeclaim bound to non-existent persistentvolume",
 	ReasonClaimNotOwned:      "persistentvolumeclaim was not created for the pod",
 	ReasonClaimUnbound:       "pod has unbound immediate PersistentVolumeClaims",
+	ReasonPending:            "volume is being prepared",
+	ReasonStepFailed:         "a step on the node failed, it will be repeated",
+	ReasonAttachNeeded:       "the driver's CSIDriver object is missing or asks for attaching, which this node does not do; for a driver without attaching, set attachRequired: false",
+	ReasonNotCSI:             "only persistent volumes of CSI drivers are served on this node",
+	ReasonVolumeMode:         "volumeMode of the claim does not match how the pod uses it",
+	ReasonVolumeTaken:        "persistentvolume is bound to another persistentvolumeclaim",
+	ReasonVolumeInUse:        "volume is in use by another pod on the node",
+	ReasonGrowUnsupported:    "the driver cannot grow the volume on the node",
 }
 
 // Reasons lists the closed set, sorted, for metrics that zero their label values.
