@@ -1,0 +1,84 @@
+// Command berth-sandbox is a Kubernetes cluster with Berth in it, on one
+// machine, from one binary: `berth-sandbox up`, `berth-sandbox down`.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/berth-storage/berth/internal/sandbox/multicall"
+)
+
+// version is set by the linker.
+var version = "v0.0.0-dev"
+
+func main() {
+	if status, ok := becomeProgram(os.Args[1:]); ok {
+		os.Exit(status)
+	}
+	// The programs inside the binary register their flags, --version among them,
+	// in the global set, which cobra would add to every command here.
+	pflag.CommandLine = pflag.NewFlagSet(os.Args[0], pflag.ContinueOnError)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := newRootCommand().ExecuteContext(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "berth-sandbox:", err)
+		os.Exit(1)
+	}
+}
+
+// becomeProgram makes this process one of the programs inside the binary.
+func becomeProgram(args []string) (status int, ok bool) {
+	if len(args) == 0 {
+		return 0, false
+	}
+	if args[0] == multicall.Kubectl {
+		rest, err := pointKubectl(args)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "berth-sandbox:", err)
+			return 1, true
+		}
+		args = rest
+	}
+	return multicall.Run(args)
+}
+
+func newRootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "berth-sandbox",
+		Short: "A Kubernetes cluster with Berth in it, on this machine",
+		Long: `berth-sandbox runs a real etcd, kube-apiserver and kube-controller-manager, and
+Berth on as many nodes as wanted, as processes of this machine. No container
+engine, no images, no network. Pods run as processes on a throw-away copy of
+this machine's root filesystem; their volumes are real.
+
+It needs root, since volumes are loop devices and mounts. Everything lies in one
+folder, and "down" leaves nothing behind.`,
+		Example: `  berth-sandbox up --nodes 3 --zones 2
+  berth-sandbox kubectl get nodes
+  berth-sandbox logs my-pod --follow
+  berth-sandbox down`,
+		Version:       version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+	}
+	root.SetVersionTemplate("berth-sandbox {{.Version}} (Kubernetes " + kubernetesVersion() + ")\n")
+	root.AddCommand(
+		newUpCommand(), newDownCommand(), newStatusCommand(), newKubeconfigCommand(),
+		newKubectlCommand(), newLogsCommand(), newDemoCommand(),
+		newSuperviseCommand(), newNodeCommand(),
+	)
+	return root
+}
+
+// errInterrupted ends a command that was asked to stop.
+var errInterrupted = errors.New("interrupted; everything was cleaned up")
