@@ -1,0 +1,160 @@
+package binding
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// feasible tries every way to give each claim a volume or a segment. It knows
+// nothing of order, paths or packing.
+func feasible(claims []Claim, w world, n Node) bool {
+	used := map[string]bool{}
+	asked := map[string]int64{}
+	limits := map[string][]int64{}
+	var try func(k int) bool
+	try = func(k int) bool {
+		if k == len(claims) {
+			for pool, ls := range limits {
+				for _, l := range ls {
+					if asked[pool] > l {
+						return false
+					}
+				}
+			}
+			return true
+		}
+		c := &claims[k]
+		for _, v := range w.volumes {
+			if used[v.Name] || !v.reachable(n) || !c.fits(v) {
+				continue
+			}
+			used[v.Name] = true
+			if try(k + 1) {
+				return true
+			}
+			used[v.Name] = false
+		}
+		if !c.Class.Provisions {
+			return false
+		}
+		for _, s := range w.Segments(c.Class.Name, n) {
+			if s.MaximumVolumeSize > 0 && c.Request > s.MaximumVolumeSize {
+				continue
+			}
+			asked[s.Pool] += c.Request
+			limits[s.Pool] = append(limits[s.Pool], s.Available)
+			if try(k + 1) {
+				return true
+			}
+			asked[s.Pool] -= c.Request
+			limits[s.Pool] = limits[s.Pool][:len(limits[s.Pool])-1]
+		}
+		return false
+	}
+	return try(0)
+}
+
+// sound checks an answer against the rules, without asking how it was found.
+func sound(claims []Claim, w world, n Node, v Verdict) error {
+	seen := map[string]bool{}
+	used := map[string]bool{}
+	asked := map[string]int64{}
+	for _, b := range v.Bindings {
+		if seen[b.Claim.Key] || used[b.Volume.Name] {
+			return fmt.Errorf("%s or %s is used twice", b.Claim.Key, b.Volume.Name)
+		}
+		if !b.Claim.fits(b.Volume) || !b.Volume.reachable(n) {
+			return fmt.Errorf("%s does not fit %s", b.Volume.Name, b.Claim.Key)
+		}
+		seen[b.Claim.Key], used[b.Volume.Name] = true, true
+	}
+	for _, p := range v.Provisions {
+		if seen[p.Claim.Key] {
+			return fmt.Errorf("%s is answered twice", p.Claim.Key)
+		}
+		seen[p.Claim.Key] = true
+		asked[p.Segment.Pool] += p.Claim.Request
+	}
+	for _, p := range v.Provisions {
+		if asked[p.Segment.Pool] > p.Segment.Available {
+			return fmt.Errorf("pool %s takes %d of %d", p.Segment.Pool, asked[p.Segment.Pool], p.Segment.Available)
+		}
+	}
+	if len(seen) != len(claims) {
+		return fmt.Errorf("%d of %d claims are answered", len(seen), len(claims))
+	}
+	return nil
+}
+
+// randomWorld is small and tight, so that both answers are common and greedy is
+// often wrong.
+func randomWorld(r *rand.Rand) (world, []Claim) {
+	w := world{segments: map[string][]segmentAt{}}
+	colors := []string{"red", "blue"}
+	classes := []string{"A", "B"}
+	for i := range r.IntN(5) {
+		v := pv(fmt.Sprintf("v%d", i), classes[r.IntN(2)], int64(1+r.IntN(4)), []string{"n1", "n1", "n2", ""}[r.IntN(4)])
+		v.Labels = map[string]string{"color": colors[r.IntN(2)]}
+		w.volumes = append(w.volumes, v)
+	}
+	pools := []string{"p", "q"}
+	for _, class := range classes {
+		for _, pool := range pools[:r.IntN(3)] {
+			s := segment("n1", pool, int64(r.IntN(8)))
+			if r.IntN(3) == 0 {
+				s.MaximumVolumeSize = int64(1 + r.IntN(3))
+			}
+			w.segments[class] = append(w.segments[class], s)
+		}
+	}
+	provisions := map[string]bool{"A": r.IntN(3) > 0, "B": r.IntN(3) > 0}
+	var claims []Claim
+	for i := range 1 + r.IntN(4) {
+		class := classes[r.IntN(2)]
+		claims = append(claims, claim(fmt.Sprintf("c%d", i), class, int64(1+r.IntN(4)), func(c *Claim) {
+			c.Class.Provisions, c.Class.TracksCapacity = provisions[class], true
+			if r.IntN(3) == 0 {
+				c.Selector = labels.SelectorFromSet(labels.Set{"color": colors[r.IntN(2)]})
+			}
+		}))
+	}
+	return w, claims
+}
+
+func TestFindAgainstEveryChoice(t *testing.T) {
+	const rounds = 20_000
+	var yes, no, beyondGreedy int
+	for seed := range uint64(rounds) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		w, claims := randomWorld(r)
+		n := node("n1")
+		pod := NewPod(nil, claims)
+		got := Find(pod, n, w)
+		want := feasible(claims, w, n)
+		if got.OK() != want {
+			t.Fatalf("seed %d: OK %v, want %v\nclaims %+v\nvolumes %+v\nsegments %+v\nanswer %v", seed, got.OK(), want, claims, w.volumes, w.segments, answer(got))
+		}
+		if !want {
+			no++
+			continue
+		}
+		yes++
+		if err := sound(claims, w, n, got); err != nil {
+			t.Fatalf("seed %d: %v: %v", seed, err, answer(got))
+		}
+		options := make([]option, len(claims))
+		for i := range pod.Delayed {
+			options[i], _, _ = optionsOf(&pod.Delayed[i], n, w, len(claims))
+		}
+		if _, ok := greedy(options); !ok {
+			beyondGreedy++
+		}
+	}
+	// A generator that stops making hard cases would make this test worthless.
+	if yes < rounds/10 || no < rounds/10 || beyondGreedy < rounds/200 {
+		t.Errorf("poor cases: %d feasible, %d not, %d beyond the greedy answer", yes, no, beyondGreedy)
+	}
+}
