@@ -367,7 +367,8 @@ func TestServeTowardsWatcher(t *testing.T) {
 	dir := start(t, h, clock.RealClock{})
 	awaitPath(t, dir)
 	told := make(chan Status, 4)
-	a := Announcement{Dir: dir, Driver: "a.example", Endpoint: "/drivers/a.example",
+	again := make(chan struct{})
+	a := Announcement{Dir: dir, Driver: "a.example", Endpoint: "/drivers/a.example", Again: again,
 		OnStatus: func(_ context.Context, s Status) { told <- s }}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -389,6 +390,13 @@ func TestServeTowardsWatcher(t *testing.T) {
 	if err := os.Remove(a.SocketPath()); err != nil {
 		t.Fatal(err)
 	}
+	expect(t, h.calls, call{"deregister", want})
+	expect(t, h.calls, call{"register", want})
+	h.answers <- nil
+	expect(t, told, Status{Registered: true})
+
+	// The driver has something new to say of its node: it registers anew.
+	again <- struct{}{}
 	expect(t, h.calls, call{"deregister", want})
 	expect(t, h.calls, call{"register", want})
 	h.answers <- nil

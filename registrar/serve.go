@@ -33,6 +33,10 @@ type Announcement struct {
 	Driver string
 	// Endpoint is the path of the driver's own socket, as the watcher sees it.
 	Endpoint string
+	// Again makes the driver register anew at each signal, for a driver whose
+	// NodeGetInfo has another answer now: a watcher asks only at registration.
+	// nil never does.
+	Again <-chan struct{}
 	// OnStatus is called for every answer of a watcher; nil ignores them.
 	OnStatus func(context.Context, Status)
 }
@@ -69,12 +73,12 @@ func Serve(ctx context.Context, a Announcement) error {
 		if !again {
 			return nil
 		}
-		klog.FromContext(ctx).Info("registration socket was removed, making it again", "driver", a.Driver)
+		klog.FromContext(ctx).Info("making the registration socket again", "driver", a.Driver)
 	}
 }
 
-// serveOnce serves one socket. It reports true when the socket was removed
-// while ctx still runs.
+// serveOnce serves one socket. It reports true when the socket was removed, or
+// is to be made again, while ctx still runs.
 func (a Announcement) serveOnce(ctx context.Context, watch *fsnotify.Watcher) (bool, error) {
 	listener, mine, err := a.listen()
 	if err != nil {
@@ -94,6 +98,8 @@ func (a Announcement) serveOnce(ctx context.Context, watch *fsnotify.Watcher) (b
 			return false, nil
 		case err := <-served:
 			return false, fmt.Errorf("serving %s: %w", a.SocketPath(), err)
+		case <-a.Again:
+			return true, nil
 		case _, open := <-watch.Events:
 			if !open {
 				return false, errors.New("the watch of the folder ended")
