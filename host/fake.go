@@ -264,6 +264,17 @@ func (f *Fake) MountsUnder(prefix string) (found []MountPoint, err error) {
 	return found, err
 }
 
+// MountAt implements Mounts.
+func (f *Fake) MountAt(target string) (m MountPoint, ok bool, err error) {
+	err = f.do(context.Background(), func() error {
+		if top := f.top(resolve(target)); top != nil {
+			m, ok = *top, true
+		}
+		return nil
+	})
+	return m, ok, err
+}
+
 // AttachLoop implements Loops.
 func (f *Fake) AttachLoop(ctx context.Context, file string) (l Loop, err error) {
 	err = f.do(ctx, func() error {

@@ -70,6 +70,10 @@ type Mounts interface {
 	// would hide data still being written.
 	Unmount(ctx context.Context, target string) error
 
+	// MountAt is the uppermost mount at target; ok is false where nothing is
+	// mounted.
+	MountAt(target string) (m MountPoint, ok bool, err error)
+
 	// MountsUnder lists the mounts at prefix and below it, in mount order.
 	MountsUnder(prefix string) ([]MountPoint, error)
 }

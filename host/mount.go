@@ -131,16 +131,29 @@ func (s *System) MountsUnder(prefix string) ([]MountPoint, error) {
 	}
 	points := make([]MountPoint, 0, len(infos))
 	for _, i := range infos {
-		points = append(points, MountPoint{
-			Target:   i.Mountpoint,
-			Source:   i.Source,
-			Root:     i.Root,
-			Device:   strconv.Itoa(i.Major) + ":" + strconv.Itoa(i.Minor),
-			FSType:   i.FSType,
-			ReadOnly: hasOption(i.Options, "ro"),
-		})
+		points = append(points, pointOf(i))
 	}
 	return points, nil
+}
+
+// MountAt implements Mounts.
+func (s *System) MountAt(target string) (MountPoint, bool, error) {
+	top, err := topMount(target)
+	if err != nil || top == nil {
+		return MountPoint{}, false, err
+	}
+	return pointOf(top), true, nil
+}
+
+func pointOf(i *mountinfo.Info) MountPoint {
+	return MountPoint{
+		Target:   i.Mountpoint,
+		Source:   i.Source,
+		Root:     i.Root,
+		Device:   strconv.Itoa(i.Major) + ":" + strconv.Itoa(i.Minor),
+		FSType:   i.FSType,
+		ReadOnly: hasOption(i.Options, "ro"),
+	}
 }
 
 // under keeps the mounts at prefix and below it.
@@ -167,15 +180,11 @@ func resolve(path string) string {
 
 // topMount is the uppermost mount at target, nil for none.
 func topMount(target string) (*mountinfo.Info, error) {
-	infos, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(resolve(target)))
-	if err != nil {
-		return nil, fmt.Errorf("reading the mount table: %w", err)
+	best, err := mountOf(target)
+	if err != nil || best == nil || best.Mountpoint != resolve(target) {
+		return nil, err
 	}
-	// The filter ends at the first; a stack needs its last.
-	if len(infos) == 0 {
-		return nil, nil
-	}
-	return mountOf(target)
+	return best, nil
 }
 
 // mountOf is the mount that path lies in, nil for none.

@@ -373,7 +373,7 @@ func grow(t *testing.T, h host.Host, fstype string, from int64) {
 	must(t, h.Allocate(t.Context(), file, 2*from))
 	must(t, h.GrowLoop(t.Context(), device))
 	err = h.GrowFilesystem(t.Context(), device, dir, fstype)
-	if fstype == "ext4" && errors.Is(err, syscall.EPERM) && !maySetResources(t) {
+	if fstype == "ext4" && errors.Is(err, syscall.EPERM) && !GrowsMountedExt4(t) {
 		gained(t, h, dir, before, 0)
 		must(t, h.Unmount(t.Context(), dir))
 		must(t, h.GrowFilesystem(t.Context(), device, "", fstype))
@@ -396,9 +396,10 @@ func gained(t *testing.T, h host.Host, dir string, before host.Usage, want int64
 	}
 }
 
-// maySetResources reports whether this process has CAP_SYS_RESOURCE, read from
-// /proc, so that the suite does not ask the code under test.
-func maySetResources(t *testing.T) bool {
+// GrowsMountedExt4 reports whether Linux lets this process grow a mounted ext4,
+// which takes CAP_SYS_RESOURCE. It reads /proc, so that a test does not ask the
+// code under test.
+func GrowsMountedExt4(t *testing.T) bool {
 	t.Helper()
 	const capSysResource = 24
 	content, err := os.ReadFile("/proc/self/status")
@@ -507,6 +508,13 @@ func unmountBusy(t *testing.T, h host.Host) {
 	}
 	if got := mounts(t, h, target); len(got) != 2 {
 		t.Errorf("mounts: %v, want both", got)
+	}
+	for at, want := range map[string]bool{target: true, inner: true, inner + "/none": false, filepath.Dir(target): false} {
+		got, ok, err := h.MountAt(at)
+		must(t, err)
+		if ok != want || ok && got.Target != at {
+			t.Errorf("mount at %s: %v, %t; want %t", at, got, ok, want)
+		}
 	}
 	must(t, h.Unmount(t.Context(), inner))
 }
