@@ -21,6 +21,8 @@ type ledger struct {
 	segments *index[binding.Segment]
 	objects  map[string]capacityFacts
 	pools    map[string]*pool
+	// pairs counts, for two classes, the pools that have objects of both.
+	pairs map[[2]string]int
 	// holds by claim UID; byClass and byNode are the same holds, for the
 	// events that change where they may land.
 	holds   map[string]*hold
@@ -44,7 +46,7 @@ type ledger struct {
 func newLedger(grace time.Duration) *ledger {
 	return &ledger{
 		segments: newIndex[binding.Segment](),
-		objects:  map[string]capacityFacts{}, pools: map[string]*pool{},
+		objects:  map[string]capacityFacts{}, pools: map[string]*pool{}, pairs: map[[2]string]int{},
 		holds: map[string]*hold{}, byClass: map[string]map[string]struct{}{}, byNode: map[string]map[string]struct{}{},
 		volumes: map[string]volumeFacts{}, volumeOf: map[string]string{},
 		nodes: map[string]map[string]string{}, gone: map[string]struct{}{},
@@ -79,6 +81,9 @@ func (l *ledger) setCapacity(o capacityFacts) {
 		l.removeObject(old)
 	}
 	l.objects[o.key] = o
+	if !same {
+		l.pair(o, 1)
+	}
 	l.pool(o.pool).objects[o.key] = o
 	l.refresh(o.pool)
 	if !same {
@@ -97,7 +102,22 @@ func (l *ledger) removeObject(o capacityFacts) {
 	delete(l.objects, o.key)
 	l.segments.delete(o.class, o.place, o.key)
 	delete(l.pool(o.pool).objects, o.key)
+	l.pair(o, -1)
 	l.refresh(o.pool)
+}
+
+// pair counts an object against the others of its pool, itself not among them.
+func (l *ledger) pair(o capacityFacts, by int) {
+	for _, other := range l.pool(o.pool).objects {
+		if other.class == o.class {
+			continue
+		}
+		for _, p := range [][2]string{{o.class, other.class}, {other.class, o.class}} {
+			if l.pairs[p] += by; l.pairs[p] == 0 {
+				delete(l.pairs, p)
+			}
+		}
+	}
 }
 
 // setVolume takes a PersistentVolume.

@@ -217,14 +217,5 @@ func (c *Cache) SharePool(a, b string) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	pools := map[string]struct{}{}
-	for s := range c.ledger.segments.all(a) {
-		pools[s.Pool] = struct{}{}
-	}
-	for s := range c.ledger.segments.all(b) {
-		if _, shared := pools[s.Pool]; shared {
-			return true
-		}
-	}
-	return false
+	return c.ledger.pairs[[2]string{a, b}] > 0
 }
