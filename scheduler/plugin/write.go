@@ -1,0 +1,234 @@
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/berth-storage/berth/scheduler/binding"
+	"github.com/berth-storage/berth/volume"
+)
+
+// writes are the versions that the API server gave to what was written:
+// volumes by name, claims by key.
+type writes struct {
+	volumes map[string]string
+	claims  map[string]string
+}
+
+// attemptsMax bounds how often one object is read again after a conflict. Each
+// attempt meets a newer object, so there is nothing to wait for between them.
+const attemptsMax = 5
+
+// write performs a plan: all preconditions first, then all writes at once. A
+// failed write leaves the others; what they wrote is found again by the next
+// attempt at the pod.
+func (p *Plugin) write(ctx context.Context, plan binding.BindPlan) (writes, error) {
+	if err := p.precheck(plan); err != nil {
+		return writes{}, err
+	}
+	w := writes{volumes: map[string]string{}, claims: map[string]string{}}
+	var mu sync.Mutex
+	// No derived context: one failure must not cut off another write, whose
+	// outcome would then be uncertain.
+	var group errgroup.Group
+	for _, b := range plan.Binds {
+		group.Go(func() error {
+			version, err := p.writeVolume(ctx, b)
+			mu.Lock()
+			defer mu.Unlock()
+			w.volumes[b.Volume] = version
+			return err
+		})
+	}
+	for _, s := range plan.Selects {
+		group.Go(func() error {
+			version, err := p.writeClaim(ctx, s, plan.Node)
+			mu.Lock()
+			defer mu.Unlock()
+			w.claims[s.Claim] = version
+			return err
+		})
+	}
+	return w, group.Wait()
+}
+
+// precheck looks at every object before the first write.
+func (p *Plugin) precheck(plan binding.BindPlan) error {
+	for _, b := range plan.Binds {
+		if _, err := p.judgedClaim(b.Claim, b.ClaimUID); err != nil {
+			return err
+		}
+		pv := p.cache.Volume(b.Volume)
+		if pv == nil {
+			return fmt.Errorf("volume %s does not exist any more", b.Volume)
+		}
+		if _, err := reservable(pv, b); err != nil {
+			return err
+		}
+	}
+	for _, s := range plan.Selects {
+		pvc, err := p.judgedClaim(s.Claim, s.ClaimUID)
+		if err != nil {
+			return err
+		}
+		if _, err := selectable(pvc, s, plan.Node); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reservable tells whether the volume is reserved for the claim already, or an
+// error where it cannot be.
+func reservable(pv *v1.PersistentVolume, b binding.Bind) (done bool, err error) {
+	ref := pv.Spec.ClaimRef
+	switch {
+	case string(pv.UID) != b.VolumeUID:
+		return false, fmt.Errorf("volume %s was replaced by another of its name", b.Volume)
+	case pv.DeletionTimestamp != nil:
+		return false, fmt.Errorf("volume %s is being deleted", b.Volume)
+	case ref == nil:
+		return false, nil
+	case ref.Namespace+"/"+ref.Name != b.Claim || ref.UID != "" && string(ref.UID) != b.ClaimUID:
+		return false, fmt.Errorf("volume %s was taken by claim %s/%s", b.Volume, ref.Namespace, ref.Name)
+	}
+	return string(ref.UID) == b.ClaimUID, nil
+}
+
+// selectable tells whether the claim is selected for the node already, or an
+// error where it cannot be.
+func selectable(pvc *v1.PersistentVolumeClaim, s binding.Select, node string) (done bool, err error) {
+	selected := pvc.Annotations[volume.AnnSelectedNode]
+	switch {
+	case string(pvc.UID) != s.ClaimUID:
+		return false, fmt.Errorf("claim %s was replaced by another of its name", s.Claim)
+	case pvc.DeletionTimestamp != nil:
+		return false, fmt.Errorf("claim %s is being deleted", s.Claim)
+	case selected != "" && selected != node:
+		return false, fmt.Errorf("claim %s: another node, %s, was selected", s.Claim, selected)
+	case selected == node:
+		return true, nil
+	case pvc.Spec.VolumeName != "":
+		return false, fmt.Errorf("claim %s was bound to volume %s meanwhile", s.Claim, pvc.Spec.VolumeName)
+	}
+	return false, nil
+}
+
+// writeVolume reserves a volume for its claim and returns the version that
+// says so.
+func (p *Plugin) writeVolume(ctx context.Context, b binding.Bind) (string, error) {
+	pv := p.cache.Volume(b.Volume)
+	volumes := p.client.CoreV1().PersistentVolumes()
+	for attempt := 1; ; attempt++ {
+		if pv == nil {
+			return "", fmt.Errorf("volume %s does not exist any more", b.Volume)
+		}
+		done, err := reservable(pv, b)
+		if err != nil {
+			return "", err
+		}
+		if !done {
+			patch, err := p.volumePatch(pv, b)
+			if err != nil {
+				return "", err
+			}
+			pv, err = volumes.Patch(ctx, b.Volume, types.MergePatchType, patch, metav1.PatchOptions{})
+			if apierrors.IsConflict(err) && attempt < attemptsMax {
+				if pv, err = volumes.Get(ctx, b.Volume, metav1.GetOptions{}); err == nil {
+					continue
+				}
+			}
+			if err != nil {
+				return "", fmt.Errorf("reserving volume %s for claim %s: %w", b.Volume, b.Claim, err)
+			}
+			klog.FromContext(ctx).V(2).Info("reserved volume for claim", "pv", pv.Name, "pvc", b.Claim)
+		}
+		p.cache.WroteVolume(pv)
+		return pv.ResourceVersion, nil
+	}
+}
+
+// volumePatch sets claimRef, on the very version that was judged. The
+// annotation tells the PV controller that it may undo the binding; a volume
+// that a person reserved does not get it (component-helpers, GetBindVolumeToClaim).
+func (p *Plugin) volumePatch(pv *v1.PersistentVolume, b binding.Bind) ([]byte, error) {
+	pvc, err := p.judgedClaim(b.Claim, b.ClaimUID)
+	if err != nil {
+		return nil, err
+	}
+	meta := map[string]any{"resourceVersion": pv.ResourceVersion}
+	if pv.Spec.ClaimRef == nil {
+		meta["annotations"] = map[string]string{volume.AnnBoundByController: "yes"}
+	}
+	return json.Marshal(map[string]any{
+		"metadata": meta,
+		"spec": map[string]any{"claimRef": v1.ObjectReference{
+			Kind: "PersistentVolumeClaim", APIVersion: "v1",
+			Namespace: pvc.Namespace, Name: pvc.Name, UID: pvc.UID, ResourceVersion: pvc.ResourceVersion,
+		}},
+	})
+}
+
+// writeClaim selects the node on a claim and returns the version that says so.
+func (p *Plugin) writeClaim(ctx context.Context, s binding.Select, node string) (string, error) {
+	pvc, err := p.judgedClaim(s.Claim, s.ClaimUID)
+	if err != nil {
+		return "", err
+	}
+	namespace, name := pvc.Namespace, pvc.Name
+	claims := p.client.CoreV1().PersistentVolumeClaims(namespace)
+	for attempt := 1; ; attempt++ {
+		done, err := selectable(pvc, s, node)
+		if err != nil {
+			return "", err
+		}
+		if !done {
+			patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+				"resourceVersion": pvc.ResourceVersion,
+				"annotations":     map[string]string{volume.AnnSelectedNode: node},
+			}})
+			if err != nil {
+				return "", err
+			}
+			pvc, err = claims.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+			if apierrors.IsConflict(err) && attempt < attemptsMax {
+				if pvc, err = claims.Get(ctx, name, metav1.GetOptions{}); err == nil {
+					continue
+				}
+			} else if uncertain(err) {
+				p.cache.MayHaveWrittenClaim(s.ClaimUID)
+			}
+			if err != nil {
+				return "", fmt.Errorf("selecting node %s for claim %s: %w", node, s.Claim, err)
+			}
+			klog.FromContext(ctx).V(2).Info("selected node for claim", "pvc", klog.KObj(pvc), "node", klog.KRef("", node))
+		}
+		p.cache.WroteClaim(pvc)
+		return pvc.ResourceVersion, nil
+	}
+}
+
+// uncertain reports whether a failed write may have happened all the same: the
+// server did not answer, or answered that something broke on its side.
+func uncertain(err error) bool {
+	if err == nil {
+		return false
+	}
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return true
+	}
+	code := status.Status().Code
+	return code == 0 || code >= http.StatusInternalServerError
+}
