@@ -30,6 +30,9 @@ type Wanted struct {
 	NeedsAttach bool
 	// StageSecret, PublishSecret and ExpandSecret go to the calls of that name.
 	StageSecret, PublishSecret, ExpandSecret SecretRef
+	// ChownToFSGroup says that the driver's fsGroupPolicy lets the node give
+	// the volume's files to the pod's group.
+	ChownToFSGroup bool
 	// GrowTo is the size in bytes that the claim waits for on the node; 0 while
 	// it waits for nothing.
 	GrowTo int64

@@ -1,0 +1,579 @@
+package apply
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/berth-storage/berth/csiclient"
+	"github.com/berth-storage/berth/nodeagent/internal/fakedriver"
+	"github.com/berth-storage/berth/nodeagent/plan"
+	"github.com/berth-storage/berth/nodeagent/record"
+	"github.com/berth-storage/berth/volume"
+)
+
+var key = volume.Key{Driver: "d.example", Handle: "h1"}
+
+const oldSize, newSize = 1 << 30, 2 << 30
+
+var errDead = errors.New("the agent is dead")
+
+// fault is what goes wrong at a point: before or after a write of the record,
+// before or after the effect of a call.
+type fault string
+
+const (
+	none      fault = "none"
+	crash     fault = "crash"     // the agent dies at the point
+	final     fault = "final"     // the call fails for good; the write fails
+	uncertain fault = "uncertain" // the call's answer is lost
+)
+
+// rig is an agent reduced to plan and apply, around a world that stays.
+type rig struct {
+	t      *testing.T
+	root   string
+	driver *fakedriver.Driver
+	client *csiclient.Client
+	api    *fake.Clientset
+	runner *Runner
+	store  *record.Store
+
+	boot     string
+	wanted   *plan.Wanted
+	podState map[string]plan.PodState
+
+	points int
+	at     int
+	kind   fault
+	where  string
+	dead   bool
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	root, err := os.MkdirTemp("", "berth-apply")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(root) })
+	r := &rig{
+		t: t, root: root, driver: fakedriver.New(key.Driver), boot: "boot-1", at: -1,
+		api:      fake.NewClientset(growingClaim(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "s", Name: "stage"}, Data: map[string][]byte{"k": []byte("v")}}),
+		podState: map[string]plan.PodState{},
+	}
+	r.driver.Hook = func(method string, after bool) error { return r.point(method, after, true) }
+	socket := filepath.Join(root, "csi.sock")
+	r.driver.Start(t, socket)
+	if r.client, err = csiclient.New(socket); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.client.Close() })
+	r.restart()
+	return r
+}
+
+func growingClaim() *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "data", UID: "claim-uid", ResourceVersion: "1"},
+		Status: corev1.PersistentVolumeClaimStatus{
+			Capacity:           corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(oldSize, resource.BinarySI)},
+			AllocatedResources: corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(newSize, resource.BinarySI)},
+			AllocatedResourceStatuses: map[corev1.ResourceName]corev1.ClaimResourceStatus{
+				corev1.ResourceStorage: corev1.PersistentVolumeClaimNodeResizePending},
+			Conditions: []corev1.PersistentVolumeClaimCondition{
+				{Type: corev1.PersistentVolumeClaimFileSystemResizePending, Status: corev1.ConditionTrue},
+				{Type: "Other", Status: corev1.ConditionTrue}},
+		},
+	}
+}
+
+// restart is a new agent over what the old one left.
+func (r *rig) restart() {
+	r.t.Helper()
+	r.dead = false
+	store, asides, err := record.Open(filepath.Join(r.root, "berth/record"), r.boot)
+	if err != nil || len(asides) != 0 {
+		r.t.Fatalf("opening the record: %v, unreadable: %v", err, asides)
+	}
+	r.store = store
+	r.runner = New(Config{Root: r.root, NodeName: "n1", Record: r, Mounts: r.driver,
+		Secrets: r.api.CoreV1(), Claims: r.api.CoreV1()})
+}
+
+// point is a place where something may go wrong.
+func (r *rig) point(name string, after, isCall bool) error {
+	if r.dead {
+		return status.Error(codes.Unavailable, errDead.Error())
+	}
+	r.points++
+	if r.points-1 != r.at {
+		return nil
+	}
+	r.where = fmt.Sprintf("%s after=%v", name, after)
+	switch r.kind {
+	case crash:
+		r.dead = true
+		return status.Error(codes.Unavailable, errDead.Error())
+	case uncertain:
+		return status.Error(codes.DeadlineExceeded, "lost")
+	case final:
+		if isCall && after {
+			// A driver that says "failed" has left nothing: not after the effect.
+			return status.Error(codes.Unavailable, "lost")
+		}
+		return status.Error(codes.Internal, "broken")
+	default:
+		return nil
+	}
+}
+
+// Get and Update make the rig the runner's record.
+func (r *rig) Get(k volume.Key) plan.Record { return r.store.Get(k) }
+
+func (r *rig) Update(k volume.Key, change func(*plan.Record) error) error {
+	if err := r.point("record", false, false); err != nil {
+		return err
+	}
+	if err := r.store.Update(k, change); err != nil {
+		return err
+	}
+	return r.point("record", true, false)
+}
+
+func (r *rig) plan() plan.Plan {
+	mounted := map[string]bool{}
+	rows, err := r.driver.MountsUnder(r.root)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, m := range rows {
+		mounted[m.Target] = true
+	}
+	return plan.Next(plan.Input{
+		Root: r.root, Wanted: r.wanted, Synced: true, Record: r.store.Get(key), Mounted: mounted,
+		Driver: plan.Driver{Registered: true, Stages: true, Grows: true}, PodState: r.podState,
+	})
+}
+
+// settle plans and applies until nothing is left to do, and restarts an agent
+// that died.
+func (r *rig) settle() {
+	r.t.Helper()
+	for range 12 {
+		p := r.plan()
+		if len(p.Steps) == 0 {
+			return
+		}
+		for _, s := range p.Steps {
+			if err := r.runner.Run(r.t.Context(), s, r.wanted, r.client); err != nil {
+				break
+			}
+		}
+		if r.dead {
+			r.restart()
+		}
+	}
+	r.t.Fatalf("fault %s at %s: does not come to rest: %v", r.kind, r.where, r.plan().Steps)
+}
+
+func (r *rig) want(grow int64, uids ...string) {
+	r.wanted = nil
+	if len(uids) == 0 {
+		return
+	}
+	r.wanted = &plan.Wanted{
+		Key: key, PV: "pv1", PVC: plan.Claim{Namespace: "default", Name: "data", UID: "claim-uid"},
+		FSType: "ext4", MountOptions: []string{"noatime"}, AccessMode: string(corev1.ReadWriteOnce),
+		Context: map[string]string{"a": "b"}, StageSecret: plan.SecretRef{Namespace: "s", Name: "stage"}, GrowTo: grow,
+	}
+	for _, uid := range uids {
+		r.podState[uid] = plan.PodActive
+		r.wanted.Pods = append(r.wanted.Pods, plan.PodUse{Pod: plan.Pod{Namespace: "default", Name: "pod-" + uid, UID: uid},
+			Name: "v", PodInfo: map[string]string{"csi.storage.k8s.io/pod.name": "pod-" + uid}})
+	}
+}
+
+// life is the whole story: two pods get the volume, it grows, one pod goes, the
+// other follows.
+func (r *rig) life() {
+	r.t.Helper()
+	staging := plan.StagingPath(r.root, key, "pv1", false)
+	a, b := plan.TargetPath(r.root, "a", "pv1", false), plan.TargetPath(r.root, "b", "pv1", false)
+
+	r.want(newSize, "a", "b")
+	r.settle()
+	r.world([]string{staging}, []string{a, b})
+	r.files("globalmount beside its data file", filepath.Join(filepath.Dir(staging), plan.DataFile), filepath.Join(filepath.Dir(a), plan.DataFile))
+	if got := r.driver.Size(key.Handle); got != newSize {
+		r.t.Fatalf("fault %s at %s: size %d, want %d", r.kind, r.where, got, int64(newSize))
+	}
+	r.claimIsGrown()
+
+	r.podState["a"] = plan.PodDeleting
+	r.want(0, "b")
+	r.settle()
+	r.world([]string{staging}, []string{b})
+
+	r.podState["b"] = plan.PodAbsent
+	r.want(0)
+	r.settle()
+	r.world(nil, nil)
+	r.nothingLeft()
+}
+
+func (r *rig) world(wantStaged, wantPublished []string) {
+	r.t.Helper()
+	staged, published, violations := r.driver.World()
+	if diff := cmp.Diff([][]string{wantStaged, wantPublished}, [][]string{staged, published}); diff != "" || len(violations) != 0 {
+		r.t.Fatalf("fault %s at %s: violations %v, world (-want +got):\n%s", r.kind, r.where, violations, diff)
+	}
+}
+
+func (r *rig) files(what string, paths ...string) {
+	r.t.Helper()
+	for _, p := range paths {
+		if info, err := os.Stat(p); err != nil || info.Size() == 0 {
+			r.t.Fatalf("fault %s at %s: %s: %v", r.kind, r.where, what, err)
+		}
+	}
+}
+
+func (r *rig) claimIsGrown() {
+	r.t.Helper()
+	c, err := r.api.CoreV1().PersistentVolumeClaims("default").Get(r.t.Context(), "data", metav1.GetOptions{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	size := c.Status.Capacity[corev1.ResourceStorage]
+	if size.Value() != newSize || len(c.Status.AllocatedResourceStatuses) != 0 || len(c.Status.Conditions) != 1 || c.Status.Conditions[0].Type != "Other" {
+		r.t.Fatalf("fault %s at %s: claim status %+v", r.kind, r.where, c.Status)
+	}
+}
+
+// nothingLeft holds the folders to what they were before the first step.
+func (r *rig) nothingLeft() {
+	r.t.Helper()
+	var left []string
+	err := filepath.WalkDir(r.root, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && (!e.IsDir() || strings.HasSuffix(path, "globalmount")) && e.Name() != "csi.sock" {
+			left = append(left, path)
+		}
+		return err
+	})
+	if err != nil || len(left) != 0 {
+		r.t.Fatalf("fault %s at %s: left behind %v %v", r.kind, r.where, left, err)
+	}
+	if _, err := os.Stat(filepath.Join(r.root, "pods", "a")); !errors.Is(err, fs.ErrNotExist) {
+		r.t.Fatalf("fault %s at %s: the pod's folder is left: %v", r.kind, r.where, err)
+	}
+}
+
+// TestLife is the story without faults, and what the driver was told.
+func TestLife(t *testing.T) {
+	r := newRig(t)
+	r.life()
+	staging := plan.StagingPath(r.root, key, "pv1", false)
+	stage := r.driver.Calls("NodeStageVolume")
+	if len(stage) != 1 {
+		t.Fatalf("%d stage calls", len(stage))
+	}
+	s := stage[0].(*csi.NodeStageVolumeRequest)
+	m := s.GetVolumeCapability().GetMount()
+	if s.StagingTargetPath != staging || s.Secrets["k"] != "v" || s.VolumeContext["a"] != "b" || m.GetFsType() != "ext4" ||
+		m.GetMountFlags()[0] != "noatime" || s.VolumeCapability.AccessMode.Mode != csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER {
+		t.Errorf("stage request %v", s)
+	}
+	p := r.driver.Calls("NodePublishVolume")[0].(*csi.NodePublishVolumeRequest)
+	if p.StagingTargetPath != staging || p.TargetPath != plan.TargetPath(r.root, "a", "pv1", false) || p.Readonly ||
+		p.VolumeContext["csi.storage.k8s.io/pod.name"] != "pod-a" || p.VolumeContext["a"] != "b" {
+		t.Errorf("publish request %v", p)
+	}
+	if e := r.driver.Calls("NodeExpandVolume"); len(e) != 1 {
+		t.Errorf("%d expand calls, want 1", len(e))
+	}
+}
+
+// TestEveryFault plays the story with one fault, at each point in turn, and
+// expects the same end.
+func TestEveryFault(t *testing.T) {
+	for _, kind := range []fault{crash, final, uncertain} {
+		t.Run(string(kind), func(t *testing.T) {
+			for at := 0; ; at++ {
+				r := newRig(t)
+				r.at, r.kind = at, kind
+				r.life()
+				if r.where == "" {
+					if at < 30 {
+						t.Fatalf("only %d points", at)
+					}
+					return
+				}
+			}
+		})
+	}
+}
+
+// TestRebootAtEveryPoint loses all mounts and the agent, at each point.
+func TestRebootAtEveryPoint(t *testing.T) {
+	staging := func(r *rig) string { return plan.StagingPath(r.root, key, "pv1", false) }
+	for at := 0; ; at++ {
+		r := newRig(t)
+		r.at, r.kind = at, crash
+		r.want(0, "a")
+		for _, s := range r.plan().Steps {
+			if err := r.runner.Run(t.Context(), s, r.wanted, r.client); err != nil {
+				break
+			}
+		}
+		last := r.where == ""
+		r.at = -1
+		r.driver.Reboot()
+		r.boot = "boot-2"
+		r.restart()
+		r.settle()
+		r.world([]string{staging(r)}, []string{plan.TargetPath(r.root, "a", "pv1", false)})
+		r.podState["a"] = plan.PodAbsent
+		r.want(0)
+		r.settle()
+		r.world(nil, nil)
+		r.nothingLeft()
+		if last {
+			return
+		}
+	}
+}
+
+// TestPodGoesAtEveryPoint ends the demand in the middle of the set-up, with the
+// call's result unknown: the inverse is owed.
+func TestPodGoesAtEveryPoint(t *testing.T) {
+	for _, kind := range []fault{crash, final, uncertain} {
+		for at := 0; ; at++ {
+			r := newRig(t)
+			r.at, r.kind = at, kind
+			r.want(0, "a")
+			for _, s := range r.plan().Steps {
+				if err := r.runner.Run(t.Context(), s, r.wanted, r.client); err != nil {
+					break
+				}
+			}
+			last := r.where == ""
+			r.restart()
+			r.podState["a"] = plan.PodDeleting
+			r.want(0)
+			r.settle()
+			r.world(nil, nil)
+			r.nothingLeft()
+			if last {
+				break
+			}
+		}
+	}
+}
+
+func TestFinalErrorAfterAnUncertainOneStaysUncertain(t *testing.T) {
+	r := newRig(t)
+	answers := []error{status.Error(codes.DeadlineExceeded, "lost"), status.Error(codes.Internal, "broken")}
+	r.driver.Hook = func(method string, after bool) error {
+		if method == "NodeStageVolume" && after {
+			err := answers[0]
+			answers = answers[1:]
+			return err
+		}
+		return nil
+	}
+	r.want(0, "a")
+	for range 2 {
+		err := r.runner.Run(t.Context(), r.plan().Steps[0], r.wanted, r.client)
+		var failed *StepError
+		if !errors.As(err, &failed) {
+			t.Fatalf("error %v", err)
+		}
+	}
+	if got := r.store.Get(key).Stage.State; got != plan.Uncertain {
+		t.Errorf("stage is %s; the first call may have staged, and its inverse is owed", got)
+	}
+}
+
+func TestGrowthThatCannotSucceed(t *testing.T) {
+	cases := map[string]struct {
+		reason        string
+		code          codes.Code
+		wantStatus    corev1.ClaimResourceStatus
+		wantCondition bool
+	}{
+		"OutOfRange": {"infeasible: the controller's again", codes.OutOfRange, corev1.PersistentVolumeClaimNodeResizeInfeasible, true},
+		"NotFound":   {"infeasible as well", codes.NotFound, corev1.PersistentVolumeClaimNodeResizeInfeasible, true},
+		"Internal":   {"will be tried again", codes.Internal, corev1.PersistentVolumeClaimNodeResizeInProgress, true},
+		"Timeout":    {"nothing is known, nothing is said", codes.DeadlineExceeded, corev1.PersistentVolumeClaimNodeResizeInProgress, false},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.driver.Hook = func(method string, after bool) error {
+				if method == "NodeExpandVolume" {
+					return status.Error(c.code, "words of the driver")
+				}
+				return nil
+			}
+			r.want(newSize, "a")
+			for _, s := range r.plan().Steps {
+				err := r.runner.Run(t.Context(), s, r.wanted, r.client)
+				if (err != nil) != (s.Op == plan.OpGrow) {
+					t.Fatalf("%s: %v", s, err)
+				}
+			}
+			claim, err := r.api.CoreV1().PersistentVolumeClaims("default").Get(t.Context(), "data", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage]; got != c.wantStatus {
+				t.Errorf("%s: status %s, want %s", c.reason, got, c.wantStatus)
+			}
+			told := false
+			for _, k := range claim.Status.Conditions {
+				told = told || k.Type == corev1.PersistentVolumeClaimNodeResizeError && strings.Contains(k.Message, "words of the driver")
+			}
+			if told != c.wantCondition {
+				t.Errorf("%s: conditions %v", c.reason, claim.Status.Conditions)
+			}
+		})
+	}
+}
+
+func TestDriverThatLeavesItsMount(t *testing.T) {
+	r := newRig(t)
+	r.want(0, "a")
+	r.settle()
+	r.podState["a"] = plan.PodAbsent
+	r.want(0)
+	// The driver says it is done; the mount table says otherwise.
+	target := plan.TargetPath(r.root, "a", "pv1", false)
+	r.driver.Hook = func(method string, after bool) error {
+		if method == "NodeUnpublishVolume" && after {
+			r.driver.Published[target] = key.Handle
+		}
+		return nil
+	}
+	err := r.runner.Run(t.Context(), r.plan().Steps[0], nil, r.client)
+	if err == nil || !strings.Contains(err.Error(), "still mounted") {
+		t.Fatalf("error %v", err)
+	}
+	if got := r.store.Get(key).Pods["a"].Publish.State; got != plan.Uncertain {
+		t.Errorf("publication is %s, want uncertain", got)
+	}
+}
+
+func TestPathsOutsideTheRootAreRefused(t *testing.T) {
+	r := newRig(t)
+	for _, path := range []string{"/etc", r.root, r.root + "/../x", "relative", ""} {
+		step := plan.Step{Op: plan.OpUnstage, Key: key, Staging: path}
+		if err := r.runner.Run(t.Context(), step, nil, r.client); err == nil || !strings.Contains(err.Error(), "not inside") {
+			t.Errorf("path %q: %v", path, err)
+		}
+	}
+	if got := r.driver.Calls("NodeUnstageVolume"); len(got) != 0 {
+		t.Errorf("the driver was called: %v", got)
+	}
+}
+
+func TestMissingSecretLeavesNoTrace(t *testing.T) {
+	r := newRig(t)
+	r.want(0, "a")
+	r.wanted.StageSecret.Name = "gone"
+	if err := r.runner.Run(t.Context(), r.plan().Steps[0], r.wanted, r.client); err == nil {
+		t.Fatal("no error")
+	}
+	if got := r.store.Keys(); len(got) != 0 {
+		t.Errorf("recorded %v, but no call was made", got)
+	}
+}
+
+func TestAccessModes(t *testing.T) {
+	type m = csi.VolumeCapability_AccessMode_Mode
+	cases := map[corev1.PersistentVolumeAccessMode][2]m{ // without and with SINGLE_NODE_MULTI_WRITER
+		"":                      {csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
+		corev1.ReadWriteOnce:    {csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
+		corev1.ReadWriteOncePod: {csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER},
+		corev1.ReadOnlyMany:     {csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY},
+		corev1.ReadWriteMany:    {csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER},
+	}
+	for mode, want := range cases {
+		for i, multi := range []bool{false, true} {
+			if got, err := accessMode(string(mode), multi); got != want[i] || err != nil {
+				t.Errorf("%q, multi writer %v: %v %v, want %v", mode, multi, got, err, want[i])
+			}
+		}
+	}
+	if _, err := accessMode("Sometimes", true); err == nil {
+		t.Error("an unknown mode is mapped")
+	}
+}
+
+func TestFSGroup(t *testing.T) {
+	root := t.TempDir()
+	outside := filepath.Join(t.TempDir(), "secret")
+	for path, mode := range map[string]fs.FileMode{outside: 0o600, filepath.Join(root, "f"): 0o600, filepath.Join(root, "d/g"): 0o444} {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, nil, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(outside, filepath.Join(root, "link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := giveToGroup(root, 4242, false); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		root:                       "dgrwxrwx---",
+		filepath.Join(root, "f"):   "-rw-rw----",
+		filepath.Join(root, "d"):   "dgrwxrwx---",
+		filepath.Join(root, "d/g"): "-rw-rw-r--",
+		outside:                    "-rw-------",
+	} {
+		info, err := os.Lstat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := info.Mode().String(); got != want && !(path == root && strings.HasPrefix(got, "dgrwxrwx")) {
+			t.Errorf("%s is %s, want %s", path, got, want)
+		}
+		if inside := path != outside; belongs(info, 4242) != inside {
+			t.Errorf("%s belongs to the group: %v", path, !inside)
+		}
+	}
+	// With OnRootMismatch a root that is right hides what is wrong below.
+	if err := os.Chmod(filepath.Join(root, "f"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := giveToGroup(root, 4242, true); err != nil {
+		t.Fatal(err)
+	}
+	if info, _ := os.Lstat(filepath.Join(root, "f")); info.Mode() != 0o600 {
+		t.Error("the walk was not skipped")
+	}
+	if err := giveToGroup(root, 4243, true); err != nil {
+		t.Fatal(err)
+	}
+	if info, _ := os.Lstat(filepath.Join(root, "f")); !belongs(info, 4243) {
+		t.Error("the walk was skipped though the root differs")
+	}
+}
+
+var _ Driver = (*csiclient.Client)(nil)
