@@ -43,10 +43,10 @@ func (d *Driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 		return nil, err
 	}
 	if req.GetVolumeContentSource() != nil {
-		return nil, status.Error(codes.InvalidArgument, "volume_content_source: snapshots and clones are not supported")
+		return nil, refuse(codes.InvalidArgument, "volume_content_source: snapshots and clones are not supported")
 	}
 	if len(req.GetMutableParameters()) > 0 {
-		return nil, status.Error(codes.InvalidArgument, "mutable_parameters: none is known")
+		return nil, refuse(codes.InvalidArgument, "mutable_parameters: none is known")
 	}
 	poolName, err := poolParameter(req.GetParameters())
 	if err != nil {
@@ -110,7 +110,7 @@ func (d *Driver) checkTopology(ctx context.Context, r *csi.TopologyRequirement) 
 		return err
 	}
 	if !allows(r, all) {
-		return status.Errorf(codes.ResourceExhausted, "accessibility_requirements: no term is satisfied by node %s (%s)", d.nodeID, volume.Topology(all))
+		return refuse(codes.ResourceExhausted, "accessibility_requirements: no term is satisfied by node %s (%s)", d.nodeID, volume.Topology(all))
 	}
 	return nil
 }
@@ -119,7 +119,7 @@ func (d *Driver) checkTopology(ctx context.Context, r *csi.TopologyRequirement) 
 func (d *Driver) allSegments(ctx context.Context) (map[string]string, error) {
 	more, err := d.topology(ctx)
 	if err != nil {
-		return nil, status.Error(codes.Unavailable, fmt.Sprintf("topology of node %s: %v", d.nodeID, err))
+		return nil, refuse(codes.Unavailable, "topology of node %s: %v", d.nodeID, err)
 	}
 	all := d.segments()
 	for k, v := range more {
@@ -148,7 +148,7 @@ func (d *Driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest)
 	if err != nil {
 		// The pool is another node's, or on a disk that is missing. Success
 		// would let the PersistentVolume go while the data is still there.
-		return nil, status.Errorf(codes.FailedPrecondition, "%v; the volume is deleted where its pool is", err)
+		return nil, refuse(codes.FailedPrecondition, "%v; the volume is deleted where its pool is", err)
 	}
 	for {
 		err := p.Delete(ctx, name)
@@ -181,7 +181,7 @@ func (d *Driver) ControllerExpandVolume(ctx context.Context, req *csi.Controller
 		return nil, statusOf(err)
 	}
 	if limit := req.GetCapacityRange().GetLimitBytes(); limit > 0 && v.Size > limit {
-		return nil, status.Errorf(codes.OutOfRange, "capacity_range.limit_bytes: volume %s has %d bytes already, above %d; volumes never shrink",
+		return nil, refuse(codes.OutOfRange, "capacity_range.limit_bytes: volume %s has %d bytes already, above %d; volumes never shrink",
 			req.GetVolumeId(), v.Size, limit)
 	}
 	v, err = p.Grow(ctx, v.Name, size)
@@ -197,7 +197,7 @@ func (d *Driver) ValidateVolumeCapabilities(ctx context.Context, req *csi.Valida
 		return nil, err
 	}
 	if len(req.GetVolumeCapabilities()) == 0 {
-		return nil, status.Error(codes.InvalidArgument, "volume_capabilities: must be given")
+		return nil, refuse(codes.InvalidArgument, "volume_capabilities: must be given")
 	}
 	_, v, err := d.lookup(ctx, req.GetVolumeId())
 	if err != nil {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/berth-storage/berth/driver/pool"
 	"github.com/berth-storage/berth/host"
@@ -117,7 +116,7 @@ func (d *Driver) poolNamed(name string) (pool.Pool, error) {
 			return p, nil
 		}
 	}
-	return nil, status.Errorf(codes.InvalidArgument, "parameter %s: node %s has no pool %q", volume.ParameterPool, d.nodeID, name)
+	return nil, refuse(codes.InvalidArgument, "parameter %s: node %s has no pool %q", volume.ParameterPool, d.nodeID, name)
 }
 
 // find gives the pool and the name of a volume id. It does not look whether the
@@ -126,14 +125,14 @@ func (d *Driver) poolNamed(name string) (pool.Pool, error) {
 func (d *Driver) find(volumeID string) (pool.Pool, string, error) {
 	id, err := volume.ParseID(volumeID)
 	if err != nil {
-		return nil, "", status.Error(codes.NotFound, err.Error())
+		return nil, "", refuse(codes.NotFound, "%w", err)
 	}
 	for _, p := range d.pools {
 		if p.UUID() == id.Pool {
 			return p, id.Name, nil
 		}
 	}
-	return nil, "", status.Errorf(codes.NotFound, "volume %s: pool %s is not on node %s", volumeID, id.Pool, d.nodeID)
+	return nil, "", refuse(codes.NotFound, "volume %s: pool %s is not on node %s", volumeID, id.Pool, d.nodeID)
 }
 
 // lookup finds an existing volume.

@@ -2,11 +2,9 @@ package driver
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/berth-storage/berth/volume"
@@ -35,7 +33,7 @@ func (d *Driver) GetPluginCapabilities(context.Context, *csi.GetPluginCapabiliti
 func (d *Driver) Probe(ctx context.Context, _ *csi.ProbeRequest) (*csi.ProbeResponse, error) {
 	for _, p := range d.pools {
 		if _, err := p.Capacity(ctx); err != nil {
-			return nil, status.Error(codes.FailedPrecondition, fmt.Sprintf("pool %q: %v", p.Name(), err))
+			return nil, refuse(codes.FailedPrecondition, "pool %q: %v", p.Name(), err)
 		}
 	}
 	return &csi.ProbeResponse{Ready: wrapperspb.Bool(true)}, nil

@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/berth-storage/berth/driver/pool"
 	"github.com/berth-storage/berth/host"
@@ -31,7 +30,7 @@ func (d *Driver) at(ctx context.Context, p pool.Pool, v pool.Volume, path string
 	if device != "" && shows(m, device, v) {
 		return &mounted{device: device, point: m}, nil
 	}
-	return nil, status.Errorf(codes.FailedPrecondition, "%s shows %s, not volume %s; unmount it first", path, m.Source, v.Name)
+	return nil, refuse(codes.FailedPrecondition, "%s shows %s, not volume %s; unmount it first", path, m.Source, v.Name)
 }
 
 // shows reports whether a mount is of a volume's filesystem or of its device node.
@@ -50,7 +49,7 @@ func (d *Driver) mountedVolume(ctx context.Context, p pool.Pool, v pool.Volume, 
 		return nil, err
 	}
 	if m == nil {
-		return nil, status.Errorf(codes.NotFound, "volume %s is not mounted at %s", v.Name, path)
+		return nil, refuse(codes.NotFound, "volume %s is not mounted at %s", v.Name, path)
 	}
 	return m, nil
 }

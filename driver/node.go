@@ -5,7 +5,6 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 // NodeGetCapabilities implements csi.NodeServer.
@@ -69,5 +68,5 @@ func (d *Driver) NodeGetVolumeStats(ctx context.Context, req *csi.NodeGetVolumeS
 
 // notStaged is the answer for a volume that must be staged first.
 func notStaged(volumeID, path string) error {
-	return status.Errorf(codes.FailedPrecondition, "volume %s is not staged at %q; NodeStageVolume comes first", volumeID, path)
+	return refuse(codes.FailedPrecondition, "volume %s is not staged at %q; NodeStageVolume comes first", volumeID, path)
 }

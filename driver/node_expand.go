@@ -8,7 +8,6 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/berth-storage/berth/driver/pool"
 )
@@ -32,7 +31,7 @@ func (d *Driver) NodeExpandVolume(ctx context.Context, req *csi.NodeExpandVolume
 		return nil, statusOf(err)
 	}
 	if asked := req.GetCapacityRange().GetRequiredBytes(); asked > v.Size {
-		return nil, status.Errorf(codes.FailedPrecondition, "volume %s has %d bytes, %d are asked; ControllerExpandVolume comes first",
+		return nil, refuse(codes.FailedPrecondition, "volume %s has %d bytes, %d are asked; ControllerExpandVolume comes first",
 			req.GetVolumeId(), v.Size, asked)
 	}
 	if err := d.expand(ctx, p, v, req); err != nil {
@@ -54,7 +53,7 @@ func (d *Driver) expand(ctx context.Context, p pool.Pool, v pool.Volume, req *cs
 	}
 	err = d.host.GrowFilesystem(ctx, device, m.point.Target, v.FSType)
 	if errors.Is(err, syscall.EPERM) {
-		return status.Errorf(codes.FailedPrecondition, "%v; the filesystem grows when the volume is staged again", err)
+		return refuse(codes.FailedPrecondition, "%v; the filesystem grows when the volume is staged again", err)
 	}
 	return err
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/berth-storage/berth/driver/pool"
 )
@@ -109,7 +108,7 @@ func (d *Driver) refuseSecondTarget(source, staging, target string, v pool.Volum
 	}
 	for _, m := range all {
 		if m.Target != staging && shows(m, device, v) {
-			return status.Errorf(codes.FailedPrecondition, "the volume has one writer only and is published at %s; it cannot be at %s too", m.Target, target)
+			return refuse(codes.FailedPrecondition, "the volume has one writer only and is published at %s; it cannot be at %s too", m.Target, target)
 		}
 	}
 	return nil

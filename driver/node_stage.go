@@ -8,7 +8,6 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/berth-storage/berth/driver/pool"
 )
@@ -91,13 +90,13 @@ func (d *Driver) ensureFilesystem(ctx context.Context, p pool.Pool, v pool.Volum
 	}
 	switch {
 	case found == "" && v.Formatted:
-		return status.Errorf(codes.DataLoss, "the volume was formatted as %s and holds no filesystem now; it is not formatted again", v.FSType)
+		return refuse(codes.DataLoss, "the volume was formatted as %s and holds no filesystem now; it is not formatted again", v.FSType)
 	case found == "":
 		if err := d.host.Format(ctx, device, v.FSType, formatOptions(v.FSType)); err != nil {
 			return err
 		}
 	case found != v.FSType:
-		return status.Errorf(codes.FailedPrecondition, "the volume holds %s, not %s; it is not formatted again", found, v.FSType)
+		return refuse(codes.FailedPrecondition, "the volume holds %s, not %s; it is not formatted again", found, v.FSType)
 	default:
 		if err := d.prepare(ctx, v, device); err != nil {
 			return err

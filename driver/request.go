@@ -1,14 +1,12 @@
 package driver
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/berth-storage/berth/driver/pool"
 	"github.com/berth-storage/berth/volume"
@@ -38,7 +36,7 @@ type use struct {
 // useOf reads one capability.
 func useOf(c *csi.VolumeCapability) (use, error) {
 	if c == nil {
-		return use{}, status.Error(codes.InvalidArgument, "volume_capability: must be given")
+		return use{}, refuse(codes.InvalidArgument, "volume_capability: must be given")
 	}
 	var u use
 	switch kind := c.GetAccessType().(type) {
@@ -48,13 +46,13 @@ func useOf(c *csi.VolumeCapability) (use, error) {
 		u.fsType = kind.Mount.GetFsType()
 		u.mountFlags = kind.Mount.GetMountFlags()
 	default:
-		return use{}, status.Error(codes.InvalidArgument, "volume_capability.access_type: must be block or mount")
+		return use{}, refuse(codes.InvalidArgument, "volume_capability.access_type: must be block or mount")
 	}
 	if !u.block && u.fsType == "" {
 		u.fsType = defaultFSType
 	}
 	if !u.block && u.fsType != "ext4" && u.fsType != "xfs" {
-		return use{}, status.Errorf(codes.InvalidArgument, "volume_capability.mount.fs_type: %q is not supported; want ext4 or xfs", u.fsType)
+		return use{}, refuse(codes.InvalidArgument, "volume_capability.mount.fs_type: %q is not supported; want ext4 or xfs", u.fsType)
 	}
 	switch mode := c.GetAccessMode().GetMode(); mode {
 	case csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,
@@ -64,7 +62,7 @@ func useOf(c *csi.VolumeCapability) (use, error) {
 	case csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY:
 		u.readOnly = true
 	default:
-		return use{}, status.Errorf(codes.InvalidArgument,
+		return use{}, refuse(codes.InvalidArgument,
 			"volume_capability.access_mode: %s is not supported; a local volume is used on one node only (ReadWriteOnce or ReadWriteOncePod)", mode)
 	}
 	return u, nil
@@ -74,7 +72,7 @@ func useOf(c *csi.VolumeCapability) (use, error) {
 // holds.
 func useOfAll(caps []*csi.VolumeCapability) (use, error) {
 	if len(caps) == 0 {
-		return use{}, status.Error(codes.InvalidArgument, "volume_capabilities: must be given")
+		return use{}, refuse(codes.InvalidArgument, "volume_capabilities: must be given")
 	}
 	first, err := useOf(caps[0])
 	if err != nil {
@@ -86,7 +84,7 @@ func useOfAll(caps []*csi.VolumeCapability) (use, error) {
 			return use{}, err
 		}
 		if u.block != first.block || u.fsType != first.fsType {
-			return use{}, status.Error(codes.InvalidArgument, "volume_capabilities: one volume cannot be both block and mount, nor hold two filesystems")
+			return use{}, refuse(codes.InvalidArgument, "volume_capabilities: one volume cannot be both block and mount, nor hold two filesystems")
 		}
 	}
 	return first, nil
@@ -97,7 +95,7 @@ func suits(v pool.Volume, u use) error {
 	if v.FSType == u.fsType {
 		return nil
 	}
-	return status.Errorf(codes.InvalidArgument, "volume %s was made for %s and cannot be used as %s", v.Name, kindOf(v.FSType), kindOf(u.fsType))
+	return refuse(codes.InvalidArgument, "volume %s was made for %s and cannot be used as %s", v.Name, kindOf(v.FSType), kindOf(u.fsType))
 }
 
 func kindOf(fsType string) string {
@@ -131,7 +129,7 @@ func sizeOf(r *csi.CapacityRange, u use) (int64, error) {
 	// A smaller ext4 or device is rounded up to the unit, which is their
 	// least. Rounding up to xfs' would take far more than anybody counted on.
 	if least := minimumSize(u); u.fsType == "xfs" && size < least {
-		return 0, status.Errorf(codes.OutOfRange, "capacity_range: %s are too few: xfs needs at least %s; ask for more, or for ext4",
+		return 0, refuse(codes.OutOfRange, "capacity_range: %s are too few: xfs needs at least %s; ask for more, or for ext4",
 			volume.FormatBytes(size), volume.FormatBytes(least))
 	}
 	return roundWithin(max(size, 1), limit)
@@ -141,7 +139,7 @@ func sizeOf(r *csi.CapacityRange, u use) (int64, error) {
 func grownSize(r *csi.CapacityRange) (int64, error) {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	if required == 0 {
-		return 0, status.Error(codes.InvalidArgument, "capacity_range.required_bytes: must be given")
+		return 0, refuse(codes.InvalidArgument, "capacity_range.required_bytes: must be given")
 	}
 	if err := checkRange(required, limit); err != nil {
 		return 0, err
@@ -151,10 +149,10 @@ func grownSize(r *csi.CapacityRange) (int64, error) {
 
 func checkRange(required, limit int64) error {
 	if required < 0 || limit < 0 {
-		return status.Errorf(codes.InvalidArgument, "capacity_range: required_bytes %d and limit_bytes %d must not be below 0", required, limit)
+		return refuse(codes.InvalidArgument, "capacity_range: required_bytes %d and limit_bytes %d must not be below 0", required, limit)
 	}
 	if limit > 0 && limit < required {
-		return status.Errorf(codes.InvalidArgument, "capacity_range: limit_bytes %d is below required_bytes %d", limit, required)
+		return refuse(codes.InvalidArgument, "capacity_range: limit_bytes %d is below required_bytes %d", limit, required)
 	}
 	return nil
 }
@@ -162,7 +160,7 @@ func checkRange(required, limit int64) error {
 func roundWithin(size, limit int64) (int64, error) {
 	rounded := volume.RoundUp(size, pool.Unit)
 	if limit > 0 && rounded > limit {
-		return 0, status.Errorf(codes.OutOfRange, "capacity_range: sizes are multiples of %s, and %d, the first that is enough, is above limit_bytes %d",
+		return 0, refuse(codes.OutOfRange, "capacity_range: sizes are multiples of %s, and %d, the first that is enough, is above limit_bytes %d",
 			volume.FormatBytes(pool.Unit), rounded, limit)
 	}
 	return rounded, nil
@@ -177,7 +175,7 @@ func within(size int64, r *csi.CapacityRange) bool {
 func poolParameter(parameters map[string]string) (string, error) {
 	for _, key := range slices.Sorted(maps.Keys(parameters)) {
 		if key != volume.ParameterPool && !strings.HasPrefix(key, volume.ReservedParameterPrefix) {
-			return "", status.Errorf(codes.InvalidArgument, "parameter %q is not known; %s is the only one", key, volume.ParameterPool)
+			return "", refuse(codes.InvalidArgument, "parameter %q is not known; %s is the only one", key, volume.ParameterPool)
 		}
 	}
 	return parameters[volume.ParameterPool], nil
@@ -202,7 +200,7 @@ func allows(r *csi.TopologyRequirement, here map[string]string) bool {
 func required(fields map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		if fields[name] == "" {
-			return status.Error(codes.InvalidArgument, fmt.Sprintf("%s: must be given", name))
+			return refuse(codes.InvalidArgument, "%s: must be given", name)
 		}
 	}
 	return nil

@@ -12,6 +12,23 @@ import (
 	"github.com/berth-storage/berth/driver/pool"
 )
 
+// refusal is an answer with a code of its own. It turns into a gRPC status where
+// it leaves the driver, and its text stays plain where it is wrapped on the way.
+type refusal struct {
+	code codes.Code
+	err  error
+}
+
+func (r *refusal) Error() string { return r.err.Error() }
+func (r *refusal) Unwrap() error { return r.err }
+
+// GRPCStatus makes status.FromError and the gRPC server understand it.
+func (r *refusal) GRPCStatus() *status.Status { return status.New(r.code, r.Error()) }
+
+func refuse(code codes.Code, format string, args ...any) error {
+	return &refusal{code: code, err: fmt.Errorf(format, args...)}
+}
+
 // uncertainError is a failed call whose effects could not be taken back. The CO
 // must be told so by a code that it does not take as final, or it would never
 // call the inverse (kubelet, volume/csi/csi_client.go, isFinalError).
@@ -35,10 +52,7 @@ func tookBack(err, takingBack error) error {
 
 // statusOf makes the answer to the CO out of an error.
 func statusOf(err error) error {
-	if err == nil {
-		return nil
-	}
-	return status.Error(codeOf(err), err.Error())
+	return &refusal{code: codeOf(err), err: err}
 }
 
 func codeOf(err error) codes.Code {
@@ -47,13 +61,13 @@ func codeOf(err error) codes.Code {
 		exists    *pool.ExistsError
 		exhausted *pool.ExhaustedError
 		damaged   *pool.DamagedError
-		answer    interface{ GRPCStatus() *status.Status }
+		answer    *refusal
 	)
 	switch {
 	case errors.As(err, &uncertain):
 		return codes.Unavailable
 	case errors.As(err, &answer):
-		return answer.GRPCStatus().Code()
+		return answer.code
 	case errors.Is(err, context.DeadlineExceeded):
 		return codes.DeadlineExceeded
 	case errors.Is(err, context.Canceled):
