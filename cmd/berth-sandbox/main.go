@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/berth-storage/berth/host/container"
 	"github.com/berth-storage/berth/internal/sandbox/multicall"
 )
 
@@ -39,6 +40,9 @@ func main() {
 func becomeProgram(args []string) (status int, ok bool) {
 	if len(args) == 0 {
 		return 0, false
+	}
+	if args[0] == container.InitCommand {
+		return container.Init(), true
 	}
 	if args[0] == multicall.Kubectl {
 		rest, err := pointKubectl(args)

@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -22,6 +24,7 @@ type options struct {
 	dataDir, binDir string
 	nodes, zones    int
 	poolSize        string
+	without         []string
 }
 
 func addDataDir(fs *pflag.FlagSet, dir *string) {
@@ -37,6 +40,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.binDir, "bin-dir", os.Getenv(envBinDir), "folder of berth-scheduler and berth-agent; default: that of berth-sandbox [$"+envBinDir+"]")
 	fs.IntVar(&o.nodes, "nodes", 3, "number of nodes")
 	fs.IntVar(&o.zones, "zones", 2, "number of zones that the nodes are spread over")
+	fs.StringSliceVar(&o.without, "without", nil, "components to leave out: "+strings.Join(optional(), ", "))
 	fs.StringVar(&o.poolSize, "pool-size", "1Gi", "size of each node's storage pool; it takes disk space only as it is filled")
 }
 
@@ -45,6 +49,7 @@ func (o *options) args() []string {
 	return []string{
 		"--data-dir=" + o.dataDir, "--bin-dir=" + o.binDir, "--pool-size=" + o.poolSize,
 		fmt.Sprintf("--nodes=%d", o.nodes), fmt.Sprintf("--zones=%d", o.zones),
+		"--without=" + strings.Join(o.without, ","),
 	}
 }
 
@@ -53,9 +58,25 @@ func (o *options) sandbox() (sandbox.Options, error) {
 	if err != nil {
 		return sandbox.Options{}, fmt.Errorf("pool-size %q: give a quantity such as 2Gi: %w", o.poolSize, err)
 	}
-	return sandbox.Options{
+	so := sandbox.Options{
 		DataDir: o.dataDir, BinDir: o.binDir, Nodes: o.nodes, Zones: o.zones, PoolSize: size.Value(),
-	}, nil
+	}
+	for _, name := range o.without {
+		if !slices.Contains(optional(), name) {
+			return so, fmt.Errorf("without %q: the components that can be left out are %s", name, strings.Join(optional(), ", "))
+		}
+		so.Skip = append(so.Skip, sandbox.Component(name))
+	}
+	return so, nil
+}
+
+// optional names the components that can be left out.
+func optional() []string {
+	var names []string
+	for _, c := range sandbox.Components() {
+		names = append(names, string(c))
+	}
+	return names
 }
 
 // kubernetesVersion is the version of the Kubernetes components inside.

@@ -40,9 +40,14 @@ const (
 	ControllerManager Component = "kube-controller-manager"
 	Scheduler         Component = "berth-scheduler"
 	Agents            Component = "berth-agent"
-	Runtimes          Component = "pod runtime"
+	Runtimes          Component = "pod-runtime"
 	Manifests         Component = "manifests"
 )
+
+// Components are the parts that can be left out.
+func Components() []Component {
+	return []Component{ControllerManager, Scheduler, Agents, Runtimes, Manifests}
+}
 
 // Options say what to start. The zero value is a control plane alone, in
 // DefaultDataDir.

@@ -1,0 +1,58 @@
+package podruntime
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// LogsDir is where a runtime with the folder dir keeps the logs of its pods.
+func LogsDir(dir string) string { return filepath.Join(dir, "logs") }
+
+// podLogs is the folder of one pod's logs. Names of pods and namespaces hold no
+// underscore.
+func (r *Runtime) podLogs(pod *corev1.Pod) string {
+	return filepath.Join(LogsDir(r.Dir), pod.Namespace+"_"+pod.Name+"_"+string(pod.UID))
+}
+
+// LogFile finds the log of a container of a pod among the runtimes with these
+// folders: of the youngest pod of this name. container may be empty when the pod
+// has only one.
+func LogFile(dirs []string, namespace, pod, container string) (string, error) {
+	var newest string
+	var newestTime int64
+	for _, dir := range dirs {
+		found, err := filepath.Glob(filepath.Join(LogsDir(dir), namespace+"_"+pod+"_*"))
+		if err != nil {
+			return "", fmt.Errorf("pod name %q: %w", pod, err)
+		}
+		for _, f := range found {
+			if info, err := os.Stat(f); err == nil && info.ModTime().UnixNano() > newestTime {
+				newest, newestTime = f, info.ModTime().UnixNano()
+			}
+		}
+	}
+	if newest == "" {
+		return "", fmt.Errorf("pod %s/%s has no logs here: it did not start yet, or is gone", namespace, pod)
+	}
+	entries, err := os.ReadDir(newest)
+	if err != nil {
+		return "", fmt.Errorf("listing the logs of pod %s/%s: %w", namespace, pod, err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, strings.TrimSuffix(e.Name(), ".log"))
+	}
+	if container == "" && len(names) == 1 {
+		container = names[0]
+	}
+	for _, n := range names {
+		if n == container {
+			return filepath.Join(newest, n+".log"), nil
+		}
+	}
+	return "", fmt.Errorf("pod %s/%s: name one of its containers with --container: %s", namespace, pod, strings.Join(names, ", "))
+}
