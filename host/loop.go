@@ -113,7 +113,7 @@ func (s *System) newLoop(ctx context.Context, back *os.File) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		err = configureLoop(dev, back)
+		err = s.configure(dev, back)
 		if err == nil {
 			forbidDiscard(device)
 		}

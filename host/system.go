@@ -2,6 +2,7 @@ package host
 
 import (
 	"fmt"
+	"os"
 	"sync"
 )
 
@@ -18,6 +19,8 @@ type Options struct {
 // methods may be called concurrently.
 type System struct {
 	root string
+	// configure gives an open loop device its file.
+	configure func(dev, back *os.File) error
 
 	// loopMu keeps two attaches of one file from each making a device: the
 	// kernel allows several for one file.
@@ -32,7 +35,7 @@ func New(o Options) *System {
 	if root == "" {
 		root = "/"
 	}
-	return &System{root: root}
+	return &System{root: root, configure: configureLoop}
 }
 
 // toolMissingError is a tool that the host lacks.
