@@ -3,9 +3,11 @@ package sandbox
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-storage/berth/host/process"
@@ -87,6 +89,19 @@ func (c *Cluster) writeSchedulerConfig(path, kubeconfig string) error {
 	}
 	config["clientConnection"] = map[string]any{"kubeconfig": kubeconfig, "qps": 200, "burst": 400}
 	config["leaderElection"] = map[string]any{"leaderElect": false}
+	// There is no other scheduler here: the shipped profile also serves pods that
+	// name none.
+	profiles, ok := config["profiles"].([]any)
+	if !ok || len(profiles) != 1 {
+		return fmt.Errorf("manifests/%s: want one profile", schedulerConfigFile)
+	}
+	shipped, ok := profiles[0].(map[string]any)
+	if !ok {
+		return fmt.Errorf("manifests/%s: the profile is no mapping", schedulerConfigFile)
+	}
+	second := maps.Clone(shipped)
+	second["schedulerName"] = corev1.DefaultSchedulerName
+	config["profiles"] = append(profiles, second)
 	if raw, err = yaml.Marshal(config); err != nil {
 		return fmt.Errorf("encoding the scheduler configuration: %w", err)
 	}

@@ -120,15 +120,21 @@ func (w *worker) change(name string, change func(*corev1.ContainerStatus)) {
 	w.changed()
 }
 
-// started notes a running container; one that ran before counts one restart more.
+// countRestart notes the end of the run before the one that begins, if there was
+// one.
+func countRestart(s *corev1.ContainerStatus) {
+	if s.State.Terminated != nil {
+		s.LastTerminationState = corev1.ContainerState{Terminated: s.State.Terminated}
+	}
+	if s.LastTerminationState.Terminated != nil {
+		s.RestartCount++
+	}
+}
+
+// started notes a running container.
 func (w *worker) started(name string, p *process.Process) {
 	w.change(name, func(s *corev1.ContainerStatus) {
-		if s.State.Terminated != nil {
-			s.LastTerminationState = corev1.ContainerState{Terminated: s.State.Terminated}
-		}
-		if s.LastTerminationState.Terminated != nil {
-			s.RestartCount++
-		}
+		countRestart(s)
 		s.ContainerID = "berth-sandbox://" + p.ID().String()
 		s.State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}
 		s.Ready, s.Started = true, ptr.To(true)
@@ -137,10 +143,7 @@ func (w *worker) started(name string, p *process.Process) {
 
 func (w *worker) notStarted(name string, err *container.SetupError) {
 	w.change(name, func(s *corev1.ContainerStatus) {
-		if s.State.Terminated != nil {
-			s.LastTerminationState = corev1.ContainerState{Terminated: s.State.Terminated}
-			s.RestartCount++
-		}
+		countRestart(s)
 		s.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 			ExitCode: startErrorCode, Reason: "StartError", Message: err.Message, FinishedAt: metav1.Now(),
 		}}
