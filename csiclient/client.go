@@ -137,6 +137,18 @@ func (c *Client) DriverName(ctx context.Context) (string, error) {
 	return name, nil
 }
 
+// Probe asks the driver, each time, whether it is ready to serve.
+func (c *Client) Probe(ctx context.Context) error {
+	ready, err := rpc.Probe(ctx, c.conn)
+	switch {
+	case err != nil:
+		return fmt.Errorf("probing the driver at %s: %w", c.endpoint, err)
+	case !ready:
+		return fmt.Errorf("the driver at %s says that it is not ready", c.endpoint)
+	}
+	return nil
+}
+
 // PluginHas reports whether the plugin as a whole offers a service.
 func (c *Client) PluginHas(ctx context.Context, service csi.PluginCapability_Service_Type) (bool, error) {
 	known, of := c.known()

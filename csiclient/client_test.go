@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
 // driver is a CSI driver that counts how often it is asked what it can do.
@@ -22,6 +23,11 @@ type driver struct {
 	csi.UnimplementedNodeServer
 	stages bool
 	asked  atomic.Int32
+	busy   atomic.Bool
+}
+
+func (d *driver) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {
+	return &csi.ProbeResponse{Ready: wrapperspb.Bool(!d.busy.Load())}, nil
 }
 
 func (d *driver) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
@@ -115,6 +121,30 @@ func TestCapabilitiesAreAskedOncePerConnection(t *testing.T) {
 	}
 	if has, err := c.NodeHas(ctx, stage); err != nil || !has {
 		t.Errorf("after the driver's restart NodeHas = %t, %v; want the new driver's answer", has, err)
+	}
+}
+
+func TestProbe(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "csi.sock")
+	c, err := New(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Probe(t.Context()); err == nil {
+		t.Error("a driver that is not there passes the probe")
+	}
+	d := &driver{}
+	defer serve(t, path, d)()
+	if _, err := c.Identity().GetPluginInfo(t.Context(), &csi.GetPluginInfoRequest{}, grpc.WaitForReady(true)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Probe(t.Context()); err != nil {
+		t.Errorf("a ready driver: %v", err)
+	}
+	d.busy.Store(true)
+	if err := c.Probe(t.Context()); err == nil {
+		t.Error("a driver that says it is not ready passes the probe")
 	}
 }
 
