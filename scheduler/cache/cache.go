@@ -121,6 +121,9 @@ func (c *Cache) Observe(obj any) {
 	if err != nil {
 		return
 	}
+	if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = tombstone.Obj
+	}
 	switch obj.(type) {
 	case *v1.PersistentVolumeClaim:
 		c.observeClaim(key)

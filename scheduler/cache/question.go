@@ -215,6 +215,7 @@ func (c *Cache) SharePool(a, b string) bool {
 	if a == b {
 		return true
 	}
+	c.loaded.Do(c.load)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ledger.pairs[[2]string{a, b}] > 0

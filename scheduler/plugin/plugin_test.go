@@ -1,0 +1,611 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-storage/berth/volume"
+)
+
+// dynamicCluster has two nodes with one pool each, which two classes share.
+func dynamicCluster(t *testing.T, extra ...runtime.Object) *cluster {
+	return newCluster(t, append([]runtime.Object{
+		makeNode("n1"), makeNode("n2"), makeDriver(driverName), makeClass("fast", driverName), makeClass("slow", driverName),
+		makeCapacity("fast", "n1", "8Gi", 5), makeCapacity("slow", "n1", "8Gi", 5),
+		makeCapacity("fast", "n2", "20Gi", 5), makeCapacity("slow", "n2", "20Gi", 5),
+	}, extra...)...)
+}
+
+const notEnough = "UnschedulableAndUnresolvable: node(s) did not have enough free storage: "
+
+func TestProvisionedPod(t *testing.T) {
+	pod := makePod("web", "a", "b")
+	c := dynamicCluster(t, makePVC("a", "fast", "6Gi"), makePVC("b", "slow", "6Gi"), makePVC("later", "slow", "10Gi"), pod)
+	r := c.start(t.Context())
+
+	cy, refused := r.judge(pod)
+	want := map[string]string{"n1": notEnough + "claims default/a, default/b ask 12 GiB together; the freest pool of class fast has 20 GiB"}
+	if diff := cmp.Diff(want, refused); diff != "" {
+		t.Fatalf("two classes share n1's pool: (-want +got)\n%s", diff)
+	}
+	if s := cy.reserve("n2"); !s.IsSuccess() {
+		t.Fatal(s)
+	}
+
+	// The next pod sees what was promised, before anything is in the API.
+	_, refused = r.judge(makePod("other", "later"))
+	want = map[string]string{
+		"n1": notEnough + "claim default/later asks 10 GiB; the freest pool of class slow has 8 GiB",
+		"n2": notEnough + "claim default/later asks 10 GiB; the freest pool of class slow has 8 GiB",
+	}
+	if diff := cmp.Diff(want, refused); diff != "" {
+		t.Errorf("the hold of a reserved pod: (-want +got)\n%s", diff)
+	}
+
+	c.pvController(t.Context())
+	if s := cy.bind(t.Context(), "n2"); !s.IsSuccess() {
+		t.Fatal(s)
+	}
+	for _, name := range []string{"a", "b"} {
+		pvc := c.claim(name)
+		if pvc.Annotations[volume.AnnSelectedNode] != "n2" || pvc.Spec.VolumeName != volume.PVName("uid-"+name) {
+			t.Errorf("claim %s: selected %q, volume %q", name, pvc.Annotations[volume.AnnSelectedNode], pvc.Spec.VolumeName)
+		}
+	}
+
+	// The volumes exist and are not in the published capacity yet: still held.
+	if _, refused = r.judge(makePod("other", "later")); len(refused) != 2 {
+		t.Errorf("published capacity does not contain the volumes yet, but only %v are refused", keys(refused))
+	}
+	// The capacity passes their numbers: nothing is counted twice.
+	c.put(makeCapacity("fast", "n2", "12Gi", 103))
+	c.put(makeCapacity("slow", "n2", "12Gi", 103))
+	r.seen(func() bool {
+		most, _ := r.plugin.cache.Snapshot().MostAvailable("slow")
+		return most == 12*volume.GiB
+	})
+	if _, refused = r.judge(makePod("other", "later")); len(refused) != 1 {
+		t.Errorf("10 of 12 GiB are asked on n2, but %v are refused", keys(refused))
+	}
+}
+
+func TestStaticPod(t *testing.T) {
+	pod := makePod("db", "data")
+	c := newCluster(t, makeNode("n1"), makeNode("n2"), makeClass("local", "kubernetes.io/no-provisioner"),
+		makePV("small", "local", "2Gi", "n1"), makePV("large", "local", "9Gi", "n1"), makePVC("data", "local", "1Gi"), makePVC("rival", "local", "1Gi"), pod)
+	r := c.start(t.Context())
+	cy, refused := r.judge(pod)
+	want := map[string]string{"n2": "UnschedulableAndUnresolvable: node(s) didn't find available persistent volumes to bind: claim default/data asks 1 GiB"}
+	if diff := cmp.Diff(want, refused); diff != "" {
+		t.Fatalf("(-want +got)\n%s", diff)
+	}
+
+	// Reserve, Unreserve, Reserve with one state, as gang cycles do: the volume
+	// is taken, free, and taken again.
+	other := makePod("other", "rival")
+	chosen := func() string {
+		t.Helper()
+		o, _ := r.judge(other)
+		s, err := readState(o.state)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, _ := s.verdict("n1")
+		return v.Bindings[0].Volume.Name
+	}
+	for _, step := range []struct {
+		do   func()
+		want string
+	}{
+		{func() {}, "small"},
+		{func() { cy.reserve("n1") }, "large"},
+		{func() { cy.unreserve("n1") }, "small"},
+		{func() { cy.unreserve("n1") }, "small"},
+		{func() { cy.reserve("n1") }, "large"},
+		{func() { cy.reserve("n1") }, "large"},
+	} {
+		step.do()
+		if got := chosen(); got != step.want {
+			t.Fatalf("a rival would get %s, want %s", got, step.want)
+		}
+	}
+
+	c.pvController(t.Context())
+	if s := cy.bind(t.Context(), "n1"); !s.IsSuccess() {
+		t.Fatal(s)
+	}
+	pv := c.volume("small")
+	if ref := pv.Spec.ClaimRef; ref == nil || ref.Name != "data" || ref.UID != "uid-data" || ref.Kind != "PersistentVolumeClaim" {
+		t.Errorf("claimRef %+v", ref)
+	}
+	if pv.Annotations[volume.AnnBoundByController] != "yes" {
+		t.Error("the PV controller could not undo this binding")
+	}
+	if got := chosen(); got != "large" {
+		t.Errorf("a bound volume is offered again: %s", got)
+	}
+	// All is bound: a pod that is scheduled again has nothing to do.
+	again, refused := r.judge(pod)
+	if diff := cmp.Diff([]string{"n2"}, keys(refused)); diff != "" {
+		t.Fatalf("a bound volume ties the pod to its node: (-want +got)\n%s", diff)
+	}
+	if s := again.reserve("n1"); !s.IsSuccess() {
+		t.Fatal(s)
+	}
+	if s := again.framework.RunPreBindPreFlights(t.Context(), again.state, pod, "n1"); s.Code() != fwk.Skip {
+		t.Errorf("PreBindPreFlight of a bound pod: %v", s)
+	}
+}
+
+// ready is a pod reserved on a node, with one claim to provision (dyn) and one
+// volume to bind (vol).
+func ready(t *testing.T) *cycle {
+	t.Helper()
+	pod := makePod("web", "dyn", "sta")
+	c := newCluster(t, makeNode("n1"), makeDriver(driverName), makeClass("fast", driverName), makeCapacity("fast", "n1", "8Gi", 5),
+		makeClass("local", "kubernetes.io/no-provisioner"), makePV("vol", "local", "2Gi", "n1"),
+		makePVC("dyn", "fast", "6Gi"), makePVC("sta", "local", "1Gi"), pod)
+	cy, refused := c.start(t.Context()).judge(pod)
+	if len(refused) > 0 {
+		t.Fatal(refused)
+	}
+	if s := cy.reserve("n1"); !s.IsSuccess() {
+		t.Fatal(s)
+	}
+	return cy
+}
+
+func (cy *cycle) free() int64 {
+	most, _ := cy.plugin.cache.Snapshot().MostAvailable("fast")
+	return most / volume.GiB
+}
+
+// TestPreBindFailures: what others do while PreBind waits ends the wait with a
+// reason; what was written stays, and stays held.
+func TestPreBindFailures(t *testing.T) {
+	written := func(cy *cycle) func() {
+		return func() {
+			cy.seen(func() bool {
+				pvc := cy.plugin.cache.ClaimByKey("default/dyn")
+				pv := cy.plugin.cache.Volume("vol")
+				return pvc.Annotations[volume.AnnSelectedNode] == "n1" && pv.Spec.ClaimRef != nil
+			})
+		}
+	}
+	cases := map[string]struct {
+		reason string
+		// meddle runs once both writes have arrived; cancel ends PreBind's context.
+		meddle   func(cy *cycle, cancel context.CancelCauseFunc)
+		want     string
+		wantFree int64
+	}{
+		"given back": {reason: "the provisioner removed the selection, which ends the hold",
+			meddle: func(cy *cycle, _ context.CancelCauseFunc) {
+				pvc := cy.claim("dyn")
+				delete(pvc.Annotations, volume.AnnSelectedNode)
+				cy.put(pvc)
+			}, want: "claim default/dyn: the provisioner gave node n1 back", wantFree: 8},
+		"reservation lost": {reason: "the PV controller reset the volume's claimRef",
+			meddle: func(cy *cycle, _ context.CancelCauseFunc) {
+				pv := cy.volume("vol")
+				pv.Spec.ClaimRef = nil
+				cy.put(pv)
+			}, want: "volume vol lost its reservation for claim default/sta", wantFree: 2},
+		"volume deleted": {reason: "nothing will be bound",
+			meddle: func(cy *cycle, _ context.CancelCauseFunc) { cy.delete(cy.volume("vol")) },
+			want:   "volume vol does not exist any more", wantFree: 2},
+		"claim deleted": {reason: "the claim's hold ends with it",
+			meddle: func(cy *cycle, _ context.CancelCauseFunc) { cy.delete(cy.claim("dyn")) },
+			want:   "claim default/dyn does not exist any more", wantFree: 8},
+		"claim recreated": {reason: "a namesake is another claim",
+			meddle: func(cy *cycle, _ context.CancelCauseFunc) {
+				pvc := makePVC("dyn", "fast", "6Gi")
+				pvc.UID = "another"
+				cy.put(pvc)
+			}, want: "claim default/dyn does not exist any more", wantFree: 8},
+		"pod deleted": {reason: "nobody waits any more",
+			meddle: func(cy *cycle, _ context.CancelCauseFunc) { cy.delete(cy.pod) },
+			want:   "pod default/web does not exist any more", wantFree: 2},
+		"node deleted": {reason: "there is no place to wait for",
+			meddle: func(cy *cycle, _ context.CancelCauseFunc) { cy.delete(makeNode("n1")) },
+			want:   "node n1 does not exist any more", wantFree: 2},
+		"wrong place": {reason: "the volume was made where the pod will not be",
+			meddle: func(cy *cycle, _ context.CancelCauseFunc) {
+				pvc := cy.claim("dyn")
+				pv := provisioned(pvc, 100)
+				pv.Spec.NodeAffinity = makePV("", "", "1Gi", "n9").Spec.NodeAffinity
+				cy.put(pv)
+				cy.put(boundTo(pvc, pv.Name))
+			}, want: "claim default/dyn: volume pvc-uid-dyn cannot be reached from node n1", wantFree: 2},
+		"preempted": {reason: "the context's cause and what was awaited are both said",
+			meddle: func(cy *cycle, cancel context.CancelCauseFunc) { cancel(errors.New("preempted")) },
+			want:   "waiting for the PV controller to bind it to volume vol: preempted", wantFree: 2},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			cy := ready(t)
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			result := make(chan *fwk.Status, 1)
+			go func() { result <- cy.bind(ctx, "n1") }()
+			written(cy)()
+			tc.meddle(cy, cancel)
+			s := <-result
+			if s.Code() != fwk.Error || !strings.Contains(s.Message(), tc.want) {
+				t.Errorf("%s: got %v, want an error with %q", tc.reason, s, tc.want)
+			}
+			cy.unreserve("n1")
+			cy.seen(func() bool { return cy.free() == tc.wantFree })
+		})
+	}
+}
+
+func TestPreBindTimeout(t *testing.T) {
+	cy := ready(t)
+	cy.plugin.timeout = 1
+	s := cy.bind(t.Context(), "n1")
+	if s.Code() != fwk.Error || !strings.Contains(s.Message(), context.DeadlineExceeded.Error()) {
+		t.Errorf("got %v", s)
+	}
+}
+
+// TestPreBindConflicts: a write that meets another version is repeated on what
+// is there now, if that still allows it.
+func TestPreBindConflicts(t *testing.T) {
+	conflict := apierrors.NewConflict(v1.Resource("x"), "x", errors.New("other version"))
+	cases := map[string]struct {
+		reason string
+		// before runs inside the API server, ahead of the n-th patch of a resource.
+		before func(cy *cycle, resource string, n int) error
+		want   string
+	}{
+		"claim changed": {reason: "an unrelated change is no reason to give up",
+			before: func(cy *cycle, resource string, n int) error {
+				if resource == "persistentvolumeclaims" && n == 1 {
+					return conflict
+				}
+				return nil
+			}},
+		"volume changed": {reason: "an unrelated change is no reason to give up",
+			before: func(cy *cycle, resource string, n int) error {
+				if resource == "persistentvolumes" && n <= 3 {
+					return conflict
+				}
+				return nil
+			}},
+		"changes for ever": {reason: "the attempts are bounded",
+			before: func(cy *cycle, resource string, n int) error {
+				if resource == "persistentvolumes" {
+					return conflict
+				}
+				return nil
+			}, want: "reserving volume vol for claim default/sta"},
+		"volume taken": {reason: "what was found after the conflict decides",
+			before: func(cy *cycle, resource string, n int) error {
+				if resource != "persistentvolumes" || n > 1 {
+					return nil
+				}
+				pv := cy.volume("vol")
+				pv.Spec.ClaimRef = &v1.ObjectReference{Namespace: "default", Name: "thief", UID: "thief"}
+				if err := cy.write(pv); err != nil {
+					return err
+				}
+				return conflict
+			}, want: "volume vol was taken by claim default/thief"},
+		"selected elsewhere": {reason: "another scheduler was faster",
+			before: func(cy *cycle, resource string, n int) error {
+				if resource != "persistentvolumeclaims" || n > 1 {
+					return nil
+				}
+				pvc := cy.claim("dyn")
+				metav1.SetMetaDataAnnotation(&pvc.ObjectMeta, volume.AnnSelectedNode, "n9")
+				if err := cy.write(pvc); err != nil {
+					return err
+				}
+				return conflict
+			}, want: "claim default/dyn: another node, n9, was selected"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			cy := ready(t)
+			count := map[string]int{}
+			cy.cluster.mu.Lock()
+			cy.beforePatch = func(resource, _ string) error {
+				count[resource]++
+				return tc.before(cy, resource, count[resource])
+			}
+			cy.cluster.mu.Unlock()
+			if tc.want == "" {
+				cy.pvController(t.Context())
+			}
+			s := cy.bind(t.Context(), "n1")
+			if tc.want == "" && !s.IsSuccess() || tc.want != "" && !strings.Contains(s.Message(), tc.want) {
+				t.Errorf("%s: got %v, want %q", tc.reason, s, tc.want)
+			}
+		})
+	}
+}
+
+// TestUncertainWrite: a write without an answer keeps its bytes after Unreserve.
+func TestUncertainWrite(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err  error
+		want int64
+	}{
+		"no answer": {errors.New("connection lost"), 2},
+		"broken":    {apierrors.NewInternalError(errors.New("etcd")), 2},
+		"refused":   {apierrors.NewForbidden(v1.Resource("persistentvolumeclaims"), "dyn", errors.New("policy")), 8},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cy := ready(t)
+			cy.cluster.mu.Lock()
+			cy.beforePatch = func(resource, _ string) error {
+				if resource == "persistentvolumeclaims" {
+					return tc.err
+				}
+				return nil
+			}
+			cy.cluster.mu.Unlock()
+			if s := cy.bind(t.Context(), "n1"); s.IsSuccess() {
+				t.Fatal("PreBind succeeded")
+			}
+			cy.unreserve("n1")
+			if got := cy.free(); got != tc.want {
+				t.Errorf("%d GiB free after Unreserve, want %d", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestPreFilterRefuses(t *testing.T) {
+	change := func(pvc *v1.PersistentVolumeClaim, f func(*v1.PersistentVolumeClaim)) *v1.PersistentVolumeClaim {
+		f(pvc)
+		return pvc
+	}
+	immediate := makeClass("immediate", driverName)
+	immediate.VolumeBindingMode = ptr.To(storagev1.VolumeBindingImmediate)
+	noMode := makeClass("nomode", driverName)
+	noMode.VolumeBindingMode = nil
+	now := metav1.Now()
+	scratch := makePod("p")
+	scratch.Spec.Volumes = []v1.Volume{{Name: "scratch", VolumeSource: v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}}}
+	const uau = "UnschedulableAndUnresolvable: "
+	cases := map[string]struct {
+		pod   *v1.Pod
+		claim *v1.PersistentVolumeClaim
+		want  string
+	}{
+		"missing":           {pod: makePod("p", "a"), want: uau + "persistentvolumeclaim not found: default/a"},
+		"ephemeral missing": {pod: scratch, want: uau + "persistentvolumeclaim not found: default/p-scratch, waiting for the ephemeral volume controller to create it"},
+		"not owned":         {pod: scratch, claim: makePVC("p-scratch", "fast", "1Gi"), want: uau + "persistentvolumeclaim was not created for the pod: claim default/p-scratch exists and belongs to another object"},
+		"lost": {pod: makePod("p", "a"), claim: change(makePVC("a", "fast", "1Gi"), func(c *v1.PersistentVolumeClaim) {
+			c.Status.Phase, c.Spec.VolumeName = v1.ClaimLost, "gone"
+		}), want: uau + "persistentvolumeclaim bound to non-existent persistentvolume: claim default/a, persistentvolume gone"},
+		"deleting": {pod: makePod("p", "a"), claim: change(makePVC("a", "fast", "1Gi"), func(c *v1.PersistentVolumeClaim) {
+			c.DeletionTimestamp, c.Finalizers = &now, []string{"f"}
+		}), want: uau + "persistentvolumeclaim is being deleted: claim default/a"},
+		"immediate":     {pod: makePod("p", "a"), claim: makePVC("a", "immediate", "1Gi"), want: uau + "pod has unbound immediate PersistentVolumeClaims: claim default/a"},
+		"no such class": {pod: makePod("p", "a"), claim: makePVC("a", "none", "1Gi"), want: uau + "pod has unbound immediate PersistentVolumeClaims: claim default/a"},
+		"half bound": {pod: makePod("p", "a"), claim: change(makePVC("a", "fast", "1Gi"), func(c *v1.PersistentVolumeClaim) {
+			c.Spec.VolumeName = "pv"
+		}), want: uau + "pod has unbound immediate PersistentVolumeClaims: claim default/a"},
+		"no binding mode": {pod: makePod("p", "a"), claim: makePVC("a", "nomode", "1Gi"),
+			want: `Error: running PreFilter plugin "BerthVolumes": storage class "nomode": volumeBindingMode is not set; set it to WaitForFirstConsumer or Immediate`},
+		"bound to nothing": {pod: makePod("p", "a"), claim: boundTo(makePVC("a", "fast", "1Gi"), "gone"),
+			want: uau + "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s): claim default/a is bound to gone"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, makeNode("n1"), makeClass("fast", driverName), immediate, noMode)
+			if tc.claim != nil {
+				c.put(tc.claim)
+			}
+			_, refused := c.start(t.Context()).judge(tc.pod)
+			if diff := cmp.Diff(map[string]string{"n1": tc.want}, refused); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPodWithoutClaims(t *testing.T) {
+	pod := makePod("p")
+	pod.Spec.Volumes = []v1.Volume{{Name: "x", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}}
+	r := newCluster(t, makeNode("n1")).start(t.Context())
+	state := framework.NewCycleState()
+	if _, s := r.plugin.PreFilter(t.Context(), state, pod, nil); s.Code() != fwk.Skip {
+		t.Errorf("PreFilter: %v", s)
+	}
+	if s := r.plugin.PreScore(t.Context(), state, pod, nil); s.Code() != fwk.Skip {
+		t.Errorf("PreScore: %v", s)
+	}
+	if s := r.plugin.Reserve(t.Context(), state, pod, "n1"); !s.IsSuccess() {
+		t.Errorf("Reserve: %v", s)
+	}
+	if _, s := r.plugin.PreBindPreFlight(t.Context(), state, pod, "n1"); s.Code() != fwk.Skip {
+		t.Errorf("PreBindPreFlight: %v", s)
+	}
+	r.plugin.Unreserve(t.Context(), state, pod, "n1")
+	fragments, s := r.plugin.SignPod(t.Context(), pod)
+	if !s.IsSuccess() || len(fragments) != 1 || fragments[0].Key != fwk.VolumesSignerName {
+		t.Errorf("SignPod: %v %v", fragments, s)
+	}
+}
+
+func TestScorePrefersTheEmptiest(t *testing.T) {
+	pod := makePod("web", "a")
+	r := dynamicCluster(t, makePVC("a", "fast", "4Gi"), pod).start(t.Context())
+	cy, refused := r.judge(pod)
+	if len(refused) > 0 {
+		t.Fatal(refused)
+	}
+	infos, err := r.framework.SnapshotSharedLister().NodeInfos().List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := r.framework.RunPreScorePlugins(t.Context(), cy.state, pod, infos); !s.IsSuccess() {
+		t.Fatal(s)
+	}
+	scores, s := r.framework.RunScorePlugins(t.Context(), cy.state, pod, infos)
+	if !s.IsSuccess() {
+		t.Fatal(s)
+	}
+	got := map[string]int64{}
+	for _, n := range scores {
+		got[n.Name] = n.TotalScore
+	}
+	if diff := cmp.Diff(map[string]int64{"n1": 50, "n2": 80}, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestReserveWithoutFilter(t *testing.T) {
+	pod := makePod("web", "a", "b")
+	r := dynamicCluster(t, makePVC("a", "fast", "6Gi"), makePVC("b", "slow", "6Gi"), pod).start(t.Context())
+	cy := &cycle{rig: r, pod: pod, state: framework.NewCycleState()}
+	if _, s, _ := r.framework.RunPreFilterPlugins(t.Context(), cy.state, pod); !s.IsSuccess() {
+		t.Fatal(s)
+	}
+	if s := cy.reserve("n1"); s.IsSuccess() {
+		t.Error("a node that Filter would refuse was reserved")
+	}
+	if s := cy.reserve("n2"); !s.IsSuccess() {
+		t.Errorf("a node that Filter would pass was refused: %v", s)
+	}
+}
+
+// TestSharedClaim: the second pod of a claim goes where the first one's
+// reservation is, and its part outlives the first's Unreserve.
+func TestSharedClaim(t *testing.T) {
+	one, two := makePod("one", "a"), makePod("two", "a")
+	r := dynamicCluster(t, makePVC("a", "fast", "6Gi"), one, two).start(t.Context())
+	first, _ := r.judge(one)
+	if s := first.reserve("n1"); !s.IsSuccess() {
+		t.Fatal(s)
+	}
+	second, refused := r.judge(two)
+	want := map[string]string{"n2": "UnschedulableAndUnresolvable: node(s) didn't find available persistent volumes to bind: claim default/a is being provisioned on n1"}
+	if diff := cmp.Diff(want, refused); diff != "" {
+		t.Fatalf("(-want +got)\n%s", diff)
+	}
+	if s := second.reserve("n1"); !s.IsSuccess() {
+		t.Fatal(s)
+	}
+	first.unreserve("n1")
+	if _, refused = r.judge(two); len(refused) != 1 {
+		t.Errorf("the second pod's reservation ended with the first's: %v", refused)
+	}
+	second.unreserve("n1")
+	if _, refused = r.judge(two); len(refused) != 0 {
+		t.Errorf("nobody holds the claim: %v", refused)
+	}
+}
+
+func TestAttachLimits(t *testing.T) {
+	csiNode := func(count *int32, drivers ...string) *storagev1.CSINode {
+		n := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+		for _, d := range drivers {
+			n.Spec.Drivers = append(n.Spec.Drivers, storagev1.CSINodeDriver{Name: d, NodeID: "n1", Allocatable: &storagev1.VolumeNodeResources{Count: count}})
+		}
+		return n
+	}
+	needed := makeDriver(driverName)
+	needed.Spec.PreventPodSchedulingIfMissing = ptr.To(true)
+	cases := map[string]struct {
+		reason  string
+		csiNode *storagev1.CSINode
+		driver  *storagev1.CSIDriver
+		pod     *v1.Pod
+		want    map[string]string
+	}{
+		"room":      {"one of two is used", csiNode(ptr.To[int32](2), driverName), nil, makePod("p", "b"), map[string]string{}},
+		"full":      {"eviction helps, so the node is not unresolvable", csiNode(ptr.To[int32](1), driverName), nil, makePod("p", "b"), map[string]string{"n1": "Unschedulable: node(s) exceed max volume count: driver " + driverName + ", 1 more asked"}},
+		"shared":    {"a volume that the node has adds nothing", csiNode(ptr.To[int32](1), driverName), nil, makePod("p", "a"), map[string]string{}},
+		"unbound":   {"a claim to be provisioned counts", csiNode(ptr.To[int32](1), driverName), nil, makePod("p", "new"), map[string]string{"n1": "Unschedulable: node(s) exceed max volume count: driver " + driverName + ", 1 more asked"}},
+		"unlimited": {"a driver without a count is not limited", csiNode(nil, driverName), nil, makePod("p", "b"), map[string]string{}},
+		"no driver": {"nobody asked for the driver to be there first", nil, nil, makePod("p", "b"), map[string]string{}},
+		"missing":   {"the driver must be there first; eviction does not help", csiNode(nil, "other"), needed, makePod("p", "b"), map[string]string{"n1": "UnschedulableAndUnresolvable: CSI driver is not installed on the node: driver " + driverName}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			running := makePod("running", "a")
+			running.Spec.NodeName = "n1"
+			c := newCluster(t, makeNode("n1"), makeClass("fast", driverName), makePV("pv-a", "fast", "1Gi", ""), makePV("pv-b", "fast", "1Gi", ""),
+				boundTo(makePVC("a", "fast", "1Gi"), "pv-a"), boundTo(makePVC("b", "fast", "1Gi"), "pv-b"), makePVC("new", "fast", "1Gi"))
+			if tc.csiNode != nil {
+				c.put(tc.csiNode)
+			}
+			if tc.driver != nil {
+				c.put(tc.driver)
+			}
+			r := c.start(t.Context(), running)
+			cy, refused := r.judge(tc.pod)
+			if diff := cmp.Diff(tc.want, refused); diff != "" {
+				t.Errorf("%s: (-want +got)\n%s", tc.reason, diff)
+			}
+			// Preemption's dry run: the same node without its pod.
+			if name == "full" {
+				info, err := r.framework.SnapshotSharedLister().NodeInfos().Get("n1")
+				if err != nil {
+					t.Fatal(err)
+				}
+				info = info.Snapshot()
+				if err := info.RemovePod(klog.FromContext(t.Context()), running); err != nil {
+					t.Fatal(err)
+				}
+				if s := r.plugin.Filter(t.Context(), cy.state, tc.pod, info); !s.IsSuccess() {
+					t.Errorf("evicting the other pod does not help: %v", s)
+				}
+			}
+		})
+	}
+}
+
+func TestArgs(t *testing.T) {
+	raw := func(s string) runtime.Object { return &runtime.Unknown{Raw: []byte(s)} }
+	cases := map[string]struct {
+		in      runtime.Object
+		want    int64
+		wantErr string
+	}{
+		"none":    {in: nil, want: 600},
+		"empty":   {in: raw(`{}`), want: 600},
+		"set":     {in: raw(`{"bindTimeoutSeconds": 30}`), want: 30},
+		"unknown": {in: raw(`{"bindTimeout": 30}`), wantErr: `unknown field "bindTimeout"`},
+		"zero":    {in: raw(`{"bindTimeoutSeconds": 0}`), wantErr: "bindTimeoutSeconds: Invalid value: 0: must be at least 1"},
+		"text":    {in: raw(`{"bindTimeoutSeconds": "long"}`), wantErr: "bindTimeoutSeconds"},
+		"typed":   {in: &v1.Pod{}, wantErr: "want runtime.Unknown, got *v1.Pod"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			got, err := decodeArgs(tc.in)
+			switch {
+			case tc.wantErr != "":
+				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+					t.Errorf("error %v, want one with %q", err, tc.wantErr)
+				}
+			case err != nil:
+				t.Error(err)
+			case *got.BindTimeoutSeconds != tc.want:
+				t.Errorf("%d seconds, want %d", *got.BindTimeoutSeconds, tc.want)
+			}
+		})
+	}
+	if _, err := new(Factory).New(t.Context(), raw(`{"x":1}`), nil); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("args of plugin %s", Name)) {
+		t.Errorf("the error does not name the plugin: %v", err)
+	}
+}
