@@ -444,7 +444,7 @@ func TestServeAndWhatIsInItsWay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a := Announcement{Dir: shortDir(t), Driver: "a.example", Endpoint: "/e"}
 			c.prepare(t, a.SocketPath())
-			listener, _, err := a.listen()
+			listener, _, err := ListenPrivate(a.SocketPath())
 			if (err != nil) != (c.wantError != "") || err != nil && !strings.Contains(err.Error(), c.wantError) {
 				t.Fatalf("%s: error %v, want %q", c.reason, err, c.wantError)
 			}

@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
-	"strconv"
-	"time"
 
 	"github.com/fsnotify/fsnotify"
 	"google.golang.org/grpc"
@@ -40,10 +37,6 @@ type Announcement struct {
 	// OnStatus is called for every answer of a watcher; nil ignores them.
 	OnStatus func(context.Context, Status)
 }
-
-// socketMode lets root alone connect: whoever can register a driver decides
-// what the node mounts.
-const socketMode fs.FileMode = 0o600
 
 // SocketPath is where the driver is announced (the name that
 // node-driver-registrar gives its socket).
@@ -80,7 +73,7 @@ func Serve(ctx context.Context, a Announcement) error {
 // serveOnce serves one socket. It reports true when the socket was removed, or
 // is to be made again, while ctx still runs.
 func (a Announcement) serveOnce(ctx context.Context, watch *fsnotify.Watcher) (bool, error) {
-	listener, mine, err := a.listen()
+	listener, mine, err := ListenPrivate(a.SocketPath())
 	if err != nil {
 		return false, err
 	}
@@ -116,69 +109,6 @@ func (a Announcement) serveOnce(ctx context.Context, watch *fsnotify.Watcher) (b
 			return false, fmt.Errorf("%s was replaced by another process; only one may announce the driver", a.SocketPath())
 		}
 	}
-}
-
-// listen makes the socket. It is bound under a hidden name, which watchers
-// ignore, closed to others, and only then renamed: it appears whole, with its
-// mode, and without touching the umask of the process.
-func (a Announcement) listen() (net.Listener, fs.FileInfo, error) {
-	path := a.SocketPath()
-	if err := removeStale(path); err != nil {
-		return nil, nil, err
-	}
-	hidden := filepath.Join(a.Dir, "."+strconv.Itoa(os.Getpid())+".sock")
-	if err := os.Remove(hidden); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, fmt.Errorf("removing an unfinished socket: %w", err)
-	}
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: hidden, Net: "unix"})
-	if err != nil {
-		return nil, nil, fmt.Errorf("listening in %s: %w", a.Dir, err)
-	}
-	// Closing must not unlink by name: by then the name may be another's.
-	listener.SetUnlinkOnClose(false)
-	mine, err := publishSocket(hidden, path)
-	if err != nil {
-		return nil, nil, errors.Join(err, listener.Close(), os.Remove(hidden))
-	}
-	return listener, mine, nil
-}
-
-func publishSocket(hidden, path string) (fs.FileInfo, error) {
-	if err := os.Chmod(hidden, socketMode); err != nil {
-		return nil, fmt.Errorf("closing the socket to others: %w", err)
-	}
-	info, err := os.Lstat(hidden)
-	if err != nil {
-		return nil, fmt.Errorf("looking at own socket: %w", err)
-	}
-	if err := os.Rename(hidden, path); err != nil {
-		return nil, fmt.Errorf("naming the socket: %w", err)
-	}
-	return info, nil
-}
-
-// removeStale clears the way for a socket at path. Only a socket that nobody
-// answers on is removed.
-func removeStale(path string) error {
-	info, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("looking for an old socket: %w", err)
-	}
-	if info.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("%s is not a socket; remove it if nobody needs it", path)
-	}
-	conn, err := net.DialTimeout("unix", path, time.Second)
-	if err == nil {
-		conn.Close()
-		return fmt.Errorf("%s is served by another process; only one may announce the driver", path)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("removing a stale socket: %w", err)
-	}
-	return nil
 }
 
 // unlink removes the socket if it is still the one that listen made. Between

@@ -65,7 +65,7 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	root, err := os.MkdirTemp("", "berth-apply")
+	root, err := os.MkdirTemp(memory(), "berth-apply")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,6 +84,16 @@ func newRig(t *testing.T) *rig {
 	t.Cleanup(func() { r.client.Close() })
 	r.restart()
 	return r
+}
+
+// memory is a folder in memory where there is one: the faults together sync
+// thousands of files.
+func memory() string {
+	const shm = "/dev/shm"
+	if info, err := os.Stat(shm); err == nil && info.IsDir() {
+		return shm
+	}
+	return ""
 }
 
 func growingClaim() *corev1.PersistentVolumeClaim {
@@ -474,6 +484,29 @@ func TestDriverThatLeavesItsMount(t *testing.T) {
 	}
 	if got := r.store.Get(key).Pods["a"].Publish.State; got != plan.Uncertain {
 		t.Errorf("publication is %s, want uncertain", got)
+	}
+}
+
+func TestVolumeHandedOutInTheMeantimeStays(t *testing.T) {
+	r := newRig(t)
+	r.want(0, "a")
+	r.settle()
+	r.podState["a"] = plan.PodDeleting
+	r.want(0)
+	step := r.plan().Steps[0]
+	if err := r.store.Update(key, func(rec *plan.Record) error {
+		p := rec.Pods["a"]
+		p.Custody = plan.HandedOut
+		rec.Pods["a"] = p
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.runner.Run(t.Context(), step, nil, r.client); err == nil {
+		t.Error("unpublished under a pod's feet")
+	}
+	if got := r.store.Get(key).Pods["a"].Publish.State; got != plan.Done {
+		t.Errorf("publication is %s, want done", got)
 	}
 }
 

@@ -72,8 +72,16 @@ func (r *Runner) unpublish(ctx context.Context, s plan.Step, d Driver) error {
 		return err
 	}
 	block := r.cfg.Record.Get(s.Key).Block
-	return r.takeBack(ctx, s.Key, s.Target, publishEffect(s.Pod),
-		func(ctx context.Context) error {
+	return r.takeBack(ctx, s.Key, undo{
+		path: s.Target,
+		edit: publishEffect(s.Pod),
+		check: func(rec plan.Record) error {
+			if rec.Pods[s.Pod].Custody == plan.HandedOut {
+				return fmt.Errorf("pod %s was handed the volume in the meantime", s.Pod)
+			}
+			return nil
+		},
+		inverse: func(ctx context.Context) error {
 			return call(ctx, "NodeUnpublishVolume", func(ctx context.Context) error {
 				_, err := d.Node().NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{
 					VolumeId: s.Key.Handle, TargetPath: s.Target,
@@ -81,7 +89,8 @@ func (r *Runner) unpublish(ctx context.Context, s plan.Step, d Driver) error {
 				return err
 			})
 		},
-		func() error { return r.removeTarget(s.Target, block) }, nil)
+		clean: func() error { return r.removeTarget(s.Target, block) },
+	})
 }
 
 // makeTarget makes the target's parent; the target itself is the driver's to make.

@@ -226,33 +226,50 @@ func (r *Runner) failed(key volume.Key, u setUp, before plan.Certainty, cause er
 	return cause
 }
 
+// undo is one effect taken back.
+type undo struct {
+	path string
+	edit editor
+	// check looks at the record at the moment of the intent: what was planned on
+	// may have changed since.
+	check   func(plan.Record) error
+	inverse func(context.Context) error
+	// clean removes what the set-up made.
+	clean func() error
+	// done completes the record.
+	done func(*plan.Record)
+}
+
 // takeBack is the inverse: intent, call, proof that nothing is mounted, files,
 // outcome. Every failure leaves the effect uncertain.
-func (r *Runner) takeBack(ctx context.Context, key volume.Key, path string, edit editor, inverse func(context.Context) error, clean func() error, done func(*plan.Record)) error {
+func (r *Runner) takeBack(ctx context.Context, key volume.Key, u undo) error {
 	err := r.cfg.Record.Update(key, func(rec *plan.Record) error {
-		edit(rec, func(e *plan.Effect) { e.BecomeUncertain(path) })
+		if err := u.check(*rec); err != nil {
+			return err
+		}
+		u.edit(rec, func(e *plan.Effect) { e.BecomeUncertain(u.path) })
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	if err := inverse(ctx); err != nil {
+	if err := u.inverse(ctx); err != nil {
 		return err
 	}
-	still, err := r.mountedAt(path)
+	still, err := r.mountedAt(u.path)
 	if err != nil {
 		return err
 	}
 	if still {
-		return fmt.Errorf("the driver reports success, but something is still mounted at %s", path)
+		return fmt.Errorf("the driver reports success, but something is still mounted at %s", u.path)
 	}
-	if err := clean(); err != nil {
+	if err := u.clean(); err != nil {
 		return err
 	}
 	return r.cfg.Record.Update(key, func(rec *plan.Record) error {
-		edit(rec, (*plan.Effect).BecomeAbsent)
-		if done != nil {
-			done(rec)
+		u.edit(rec, (*plan.Effect).BecomeAbsent)
+		if u.done != nil {
+			u.done(rec)
 		}
 		return nil
 	})

@@ -57,14 +57,19 @@ func (r *Runner) unstage(ctx context.Context, s plan.Step, d Driver) error {
 	if err := r.inside(s.Staging); err != nil {
 		return err
 	}
-	rec := r.cfg.Record.Get(s.Key)
-	for uid, p := range rec.Pods {
-		if p.Publish.State != plan.Absent {
-			return fmt.Errorf("pod %s still has the volume", uid)
-		}
-	}
-	return r.takeBack(ctx, s.Key, s.Staging, stageEffect,
-		func(ctx context.Context) error {
+	block := r.cfg.Record.Get(s.Key).Block
+	return r.takeBack(ctx, s.Key, undo{
+		path: s.Staging,
+		edit: stageEffect,
+		check: func(rec plan.Record) error {
+			for uid, p := range rec.Pods {
+				if p.Publish.State != plan.Absent {
+					return fmt.Errorf("pod %s still has the volume", uid)
+				}
+			}
+			return nil
+		},
+		inverse: func(ctx context.Context) error {
 			return call(ctx, "NodeUnstageVolume", func(ctx context.Context) error {
 				_, err := d.Node().NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{
 					VolumeId: s.Key.Handle, StagingTargetPath: s.Staging,
@@ -72,10 +77,11 @@ func (r *Runner) unstage(ctx context.Context, s plan.Step, d Driver) error {
 				return err
 			})
 		},
-		func() error { return r.removeStaging(s.Staging, rec.Block) },
-		func(rec *plan.Record) {
-			// The next node of the volume may shrink or regrow it.
+		clean: func() error { return r.removeStaging(s.Staging, block) },
+		done: func(rec *plan.Record) {
+			// The volume may have another size when it comes back.
 			rec.Grow.BecomeAbsent()
 			rec.GrownTo = 0
-		})
+		},
+	})
 }
