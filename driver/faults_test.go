@@ -66,7 +66,7 @@ func failEach(t *testing.T, capability *csi.VolumeCapability, arm func(*host.Fak
 	for n := 1; ; n++ {
 		h := host.NewFake()
 		w := newWorld(t, h)
-		l := &life{w: w, cap: capability, size: 320 * volume.MiB}
+		l := &life{w: w, cap: capability, size: 8 * volume.MiB}
 		arm(h, n)
 		before := h.Calls()
 		failed := runLife(l, goOn, givesUp)

@@ -77,6 +77,9 @@ func (p *Pool) allocate(ctx context.Context, name string, size, more int64) erro
 		// rather than a number that contradicts the refusal.
 		return errors.Join(&pool.ExhaustedError{Pool: p.name, Asked: more, Free: min(c.Available, more-1)}, capErr)
 	}
+	if errors.Is(err, syscall.EOPNOTSUPP) {
+		return fmt.Errorf("the filesystem of pool %q cannot reserve space; put the pool on ext4 or xfs: %w", p.name, err)
+	}
 	if err != nil {
 		return fmt.Errorf("allocating volume %s: %w", name, err)
 	}

@@ -1,6 +1,6 @@
-// Package loopfile is the pool backend of image files: a folder on any
-// filesystem that can reserve space (ext4, xfs, btrfs), one file a volume,
-// attached through loop devices.
+// Package loopfile is the pool backend of image files: a folder on a filesystem
+// that can reserve space for good (ext4, xfs), one file a volume, attached
+// through loop devices.
 //
 // The folder holds
 //
@@ -161,6 +161,9 @@ func (p *Pool) load(ctx context.Context) error {
 		return err
 	}
 	logger := klog.FromContext(ctx)
+	if err := p.freeStale(ctx); err != nil {
+		logger.Error(err, "devices of deleted images stay")
+	}
 	for _, name := range names {
 		if err := p.reload(name); err != nil {
 			logger.Error(err, "volume left alone", "volumeID", p.id(name))
@@ -221,6 +224,18 @@ func (p *Pool) removeTemporary() error {
 		}
 	}
 	return nil
+}
+
+// freeStale frees the devices of images that were deleted under them. Nobody can
+// attach or delete such an image any more, so nobody else would.
+func (p *Pool) freeStale(ctx context.Context) error {
+	loops, err := p.host.LoopsUnder(p.imagesDir())
+	for _, l := range loops {
+		if l.FileGone {
+			err = errors.Join(err, p.host.DetachLoop(ctx, l.File))
+		}
+	}
+	return err
 }
 
 // names lists the volumes that have a record file, sorted.

@@ -283,6 +283,24 @@ func TestDeleteWithoutImage(t *testing.T) {
 	}
 }
 
+// TestOpenFreesStaleDevices: the device of an image that was deleted under it.
+func TestOpenFreesStaleDevices(t *testing.T) {
+	h, dir := host.NewFake(), t.TempDir()
+	p := open(t, h, dir)
+	_, err := p.Create(t.Context(), "a", pool.Spec{Size: pool.Unit})
+	must(t, err)
+	_, err = p.Attach(t.Context(), "a")
+	must(t, err)
+	must(t, p.Close())
+	must(t, os.Remove(filepath.Join(dir, "images/a.img")))
+	must(t, open(t, h, dir).Close())
+	loops, err := h.LoopsUnder(dir)
+	must(t, err)
+	if len(loops) > 0 {
+		t.Errorf("devices are left: %v", loops)
+	}
+}
+
 func TestReserveIsKept(t *testing.T) {
 	h, dir := host.NewFake(), t.TempDir()
 	h.SetCapacity(100 * pool.Unit)
