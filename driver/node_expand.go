@@ -51,7 +51,15 @@ func (d *Driver) expand(ctx context.Context, p pool.Pool, v pool.Volume, req *cs
 	if err != nil || v.FSType == "" {
 		return err
 	}
-	err = d.host.GrowFilesystem(ctx, device, m.point.Target, v.FSType)
+	at := m.point.Target
+	// A pod's path may be read-only, through which no filesystem grows; the
+	// staging path is not.
+	if path := req.GetStagingTargetPath(); path != "" {
+		if staged, err := d.at(ctx, p, v, path); err == nil && staged != nil {
+			at = staged.point.Target
+		}
+	}
+	err = d.host.GrowFilesystem(ctx, device, at, v.FSType)
 	if errors.Is(err, syscall.EPERM) {
 		return refuse(codes.FailedPrecondition, "%v; the filesystem grows when the volume is staged again", err)
 	}

@@ -124,6 +124,35 @@ func TestReadOnlyIsEnforced(t *testing.T) {
 	w.clean("at the end")
 }
 
+// TestSmallest: the least that CreateVolume gives is a filesystem that works.
+func TestSmallest(t *testing.T) {
+	for fsType, ask := range map[string]int64{"ext4": 1, "xfs": 300 * volume.MiB} {
+		t.Run(fsType, func(t *testing.T) {
+			w := realWorld(t)
+			l := &life{w: w, cap: mountCap(fsType), size: ask}
+			runs(t, l.up()[:3]...)
+			w.fill(volume.MiB)
+			runs(t, l.down()...)
+			w.clean("at the end")
+		})
+	}
+}
+
+// TestGrowThroughAReadOnlyPath: a filesystem grows although the pod at hand may
+// only read it.
+func TestGrowThroughAReadOnlyPath(t *testing.T) {
+	w := realWorld(t)
+	l := &life{w: w, cap: mountCap("xfs"), size: 300 * volume.MiB}
+	runs(t, l.up()[:2]...)
+	w.must(l.publishAt(t.Context(), w.target(), true))
+	runs(t, l.up()[3:]...)
+	if got := l.usage(t); got.GetTotal() < l.size*3/2 {
+		t.Errorf("after growth the pod has %d bytes", got.GetTotal())
+	}
+	runs(t, l.down()...)
+	w.clean("at the end")
+}
+
 func TestLifeOfBlock(t *testing.T) {
 	w := realWorld(t)
 	l := &life{w: w, cap: blockCap(), size: 8 * volume.MiB}
