@@ -69,7 +69,7 @@ func up(ctx context.Context, o options, out io.Writer) error {
 	if ready := relay(r, out); !ready {
 		<-supervisor.Done()
 		if ctx.Err() != nil {
-			return errInterrupted
+			return interrupted(o.dataDir)
 		}
 		return errors.New("the sandbox was not started")
 	}

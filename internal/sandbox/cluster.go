@@ -243,6 +243,9 @@ func (c *Cluster) RESTConfig() *rest.Config { return rest.CopyConfig(c.rest) }
 // Kubeconfig is the file for the cluster's administrator.
 func (c *Cluster) Kubeconfig() string { return c.dir.kubeconfig() }
 
+// DataDir is the folder that holds everything.
+func (c *Cluster) DataDir() string { return c.dir.dir }
+
 // Machine is the host that the sandbox works on.
 func (c *Cluster) Machine() host.Host { return c.machine }
 

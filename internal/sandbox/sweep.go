@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"time"
 
@@ -115,4 +116,34 @@ func takeOver(ctx context.Context, l layout) (*dataDir, error) {
 			return nil, err
 		}
 	}
+}
+
+// Leftovers looks for anything of a sandbox that should be gone: a process, a
+// mount, a loop device or a file. The error names what it found.
+func Leftovers(dir string, machine host.Host) error {
+	dir, err := CleanDataDir(dir)
+	if err != nil {
+		return err
+	}
+	l := layout{dir}
+	ids, err := process.Marked(l.marker())
+	if err != nil {
+		return err
+	}
+	mounts, err := machine.MountsUnder(dir)
+	if err != nil {
+		return err
+	}
+	loops, err := machine.LoopsUnder(dir)
+	if err != nil {
+		return err
+	}
+	var files []string
+	if _, err := os.Lstat(dir); err == nil {
+		files = append(files, dir)
+	}
+	if len(ids)+len(mounts)+len(loops)+len(files) > 0 {
+		return fmt.Errorf("left behind: processes %v, mounts %v, loop devices %v, files %v", ids, mounts, loops, files)
+	}
+	return nil
 }
