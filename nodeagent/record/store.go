@@ -15,6 +15,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 
@@ -37,6 +38,9 @@ type Store struct {
 	mu sync.Mutex
 	// volumes are as on disk. Values are never changed, only replaced. Guarded by mu.
 	volumes map[volume.Key]plan.Record
+	// suspect are the volumes whose file may differ from volumes, after a write
+	// that failed. Guarded by mu.
+	suspect map[volume.Key]bool
 	// busy are the volumes whose file is being written. Guarded by mu.
 	busy map[volume.Key]chan struct{}
 }
@@ -58,7 +62,7 @@ func Open(dir, boot string) (*Store, []Aside, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("opening the volume record: %w", err)
 	}
-	s := &Store{dir: dir, boot: boot, volumes: make(map[volume.Key]plan.Record), busy: make(map[volume.Key]chan struct{})}
+	s := &Store{dir: dir, boot: boot, volumes: make(map[volume.Key]plan.Record), suspect: make(map[volume.Key]bool), busy: make(map[volume.Key]chan struct{})}
 	var asides []Aside
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
@@ -151,10 +155,31 @@ func (s *Store) Keys() []volume.Key {
 func (s *Store) Update(key volume.Key, change func(*plan.Record) error) error {
 	release := s.acquire(key)
 	defer release()
+	before := s.Get(key)
 	r := s.Get(key)
 	if err := change(&r); err != nil {
 		return err
 	}
+	if reflect.DeepEqual(before, r) && !s.isSuspect(key) {
+		return nil
+	}
+	if err := s.write(key, r); err != nil {
+		s.mu.Lock()
+		s.suspect[key] = true
+		s.mu.Unlock()
+		return err
+	}
+	return nil
+}
+
+func (s *Store) isSuspect(key volume.Key) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.suspect[key]
+}
+
+// write makes r durable, and then what Get returns.
+func (s *Store) write(key volume.Key, r plan.Record) error {
 	path := filepath.Join(s.dir, fileName(key))
 	if r.Empty() {
 		err := os.Remove(path)
@@ -180,6 +205,7 @@ func (s *Store) Update(key volume.Key, change func(*plan.Record) error) error {
 func (s *Store) put(key volume.Key, r *plan.Record) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	delete(s.suspect, key)
 	if r == nil {
 		delete(s.volumes, key)
 	} else {

@@ -1,0 +1,561 @@
+package nodeagent
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	eventrecord "k8s.io/client-go/tools/record"
+
+	"github.com/berth-storage/berth/nodeagent/internal/fakedriver"
+	"github.com/berth-storage/berth/nodeagent/plan"
+	podvolumesv1 "github.com/berth-storage/berth/nodeagent/podvolumes/v1"
+	"github.com/berth-storage/berth/registrar"
+	"github.com/berth-storage/berth/volume"
+)
+
+const (
+	nodeName   = "n1"
+	driverName = "d.example"
+	gib        = 1 << 30
+)
+
+// cluster is an API, a driver and the folder of a node; agents come and go.
+type cluster struct {
+	t      *testing.T
+	root   string
+	api    *fake.Clientset
+	driver *fakedriver.Driver
+	events *eventrecord.FakeRecorder
+	boot   string
+
+	agent *Agent
+	stop  func()
+	rt    podvolumesv1.PodVolumesClient
+	unreg func()
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	root, err := os.MkdirTemp("", "berth-na")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(root) })
+	no := false
+	c := &cluster{
+		t: t, root: root, driver: fakedriver.New(driverName), boot: "boot-1",
+		events: eventrecord.NewFakeRecorder(1000),
+		api: fake.NewClientset(
+			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName, UID: "node-uid"}},
+			&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driverName}, Spec: storagev1.CSIDriverSpec{AttachRequired: &no}},
+		),
+	}
+	c.driver.Start(t, c.endpoint())
+	return c
+}
+
+func (c *cluster) endpoint() string {
+	return filepath.Join(c.root, "plugins", driverName, "csi.sock")
+}
+
+// start runs an agent and connects a runtime to it.
+func (c *cluster) start() {
+	c.t.Helper()
+	agent, err := New(Config{NodeName: nodeName, Root: c.root, Client: c.api, Host: c.driver, Recorder: c.events, BootID: c.boot})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(c.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- agent.Run(ctx) }()
+	conn, err := grpc.NewClient("unix://"+agent.PodVolumesSocket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	stopped := false
+	c.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		conn.Close()
+		cancel()
+		if err := <-ended; err != nil {
+			c.t.Errorf("Run: %v", err)
+		}
+	}
+	c.t.Cleanup(func() { c.stop() })
+	c.agent, c.rt = agent, podvolumesv1.NewPodVolumesClient(conn)
+	c.awaitFile(agent.PluginDir())
+	c.awaitFile(agent.PodVolumesSocket())
+}
+
+// register announces the driver until unreg or the end of the test.
+func (c *cluster) register() {
+	c.t.Helper()
+	ctx, cancel := context.WithCancel(c.t.Context())
+	told := make(chan registrar.Status, 16)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- registrar.Serve(ctx, registrar.Announcement{Dir: c.agent.PluginDir(), Driver: driverName, Endpoint: c.endpoint(),
+			OnStatus: func(_ context.Context, s registrar.Status) { told <- s }})
+	}()
+	once := false
+	c.unreg = func() {
+		if once {
+			return
+		}
+		once = true
+		cancel()
+		if err := <-ended; err != nil {
+			c.t.Errorf("Serve: %v", err)
+		}
+	}
+	c.t.Cleanup(c.unreg)
+	if s := <-told; !s.Registered {
+		c.t.Fatalf("registration refused: %s", s.Message)
+	}
+}
+
+func (c *cluster) awaitFile(path string) {
+	c.t.Helper()
+	c.await("file "+path, func() bool { _, err := os.Lstat(path); return err == nil })
+}
+
+// await looks until something is so; the test's own time limit bounds it.
+func (c *cluster) await(what string, so func() bool) {
+	c.t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !so() {
+		select {
+		case <-tick.C:
+		case <-c.t.Context().Done():
+			c.t.Fatalf("not so: %s", what)
+		}
+	}
+}
+
+// claim makes a bound pair named name.
+func (c *cluster) claim(name string, change func(*corev1.PersistentVolumeClaim, *corev1.PersistentVolume)) {
+	c.t.Helper()
+	pvc := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("claim-" + name)},
+		Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "pv-" + name},
+		Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound,
+			Capacity: corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(gib, resource.BinarySI)}},
+	}
+	pv := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pv-" + name},
+		Spec: corev1.PersistentVolumeSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			ClaimRef:    &corev1.ObjectReference{Namespace: "default", Name: name, UID: pvc.UID},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+				Driver: driverName, VolumeHandle: "h-" + name, FSType: "ext4"}},
+		},
+	}
+	if change != nil {
+		change(pvc, pv)
+	}
+	if _, err := c.api.CoreV1().PersistentVolumeClaims("default").Create(c.t.Context(), pvc, metav1.CreateOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+	if _, err := c.api.CoreV1().PersistentVolumes().Create(c.t.Context(), pv, metav1.CreateOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// pod makes a pod on the node that uses the claims, and waits until the agent
+// sees it.
+func (c *cluster) pod(name string, claims ...string) *podvolumesv1.PodRef {
+	c.t.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)},
+		Spec:       corev1.PodSpec{NodeName: nodeName, Containers: []corev1.Container{{Name: "c"}}},
+	}
+	for _, claim := range claims {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "v-" + claim, VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}})
+		pod.Spec.Containers[0].VolumeMounts = append(pod.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: "v-" + claim, MountPath: "/" + claim})
+	}
+	if _, err := c.api.CoreV1().Pods("default").Create(c.t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+	c.await("the agent sees pod "+name, func() bool { return c.agent.source.Snapshot().Pods[string(pod.UID)].State == plan.PodActive })
+	return &podvolumesv1.PodRef{Namespace: "default", Name: name, Uid: string(pod.UID)}
+}
+
+func (c *cluster) deletePod(ref *podvolumesv1.PodRef) {
+	c.t.Helper()
+	if err := c.api.CoreV1().Pods(ref.Namespace).Delete(c.t.Context(), ref.Name, metav1.DeleteOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+	c.await("the agent sees the end of pod "+ref.Name, func() bool { return c.agent.source.Snapshot().PodState(ref.Uid) == plan.PodAbsent })
+}
+
+func (c *cluster) prepare(ref *podvolumesv1.PodRef) []*podvolumesv1.PodVolume {
+	c.t.Helper()
+	rsp, err := c.rt.Prepare(c.t.Context(), &podvolumesv1.PrepareRequest{Pod: ref}, grpc.WaitForReady(true))
+	if err != nil {
+		c.t.Fatalf("Prepare: %v", err)
+	}
+	return rsp.Volumes
+}
+
+// refused prepares in vain and returns why.
+func (c *cluster) refused(ref *podvolumesv1.PodRef, timeout time.Duration) error {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), timeout)
+	defer cancel()
+	rsp, err := c.rt.Prepare(ctx, &podvolumesv1.PrepareRequest{Pod: ref}, grpc.WaitForReady(true))
+	if err == nil {
+		c.t.Fatalf("Prepare gave %v", rsp)
+	}
+	return err
+}
+
+func (c *cluster) release(ref *podvolumesv1.PodRef) {
+	c.t.Helper()
+	if _, err := c.rt.Release(c.t.Context(), &podvolumesv1.ReleaseRequest{PodUid: ref.Uid}, grpc.WaitForReady(true)); err != nil {
+		c.t.Fatalf("Release: %v", err)
+	}
+}
+
+func (c *cluster) staging(claim string) string {
+	return plan.StagingPath(c.root, volume.Key{Driver: driverName, Handle: "h-" + claim}, "pv-"+claim, false)
+}
+
+func (c *cluster) target(pod, claim string) string {
+	return plan.TargetPath(c.root, "uid-"+pod, "pv-"+claim, false)
+}
+
+// world holds what is mounted to what should be.
+func (c *cluster) world(reason string, wantStaged, wantPublished []string) {
+	c.t.Helper()
+	slices.Sort(wantStaged)
+	slices.Sort(wantPublished)
+	staged, published, violations := c.driver.World()
+	if diff := cmp.Diff([][]string{wantStaged, wantPublished}, [][]string{staged, published}); diff != "" || len(violations) != 0 {
+		c.t.Fatalf("%s: violations %v (-want +got):\n%s", reason, violations, diff)
+	}
+}
+
+func (c *cluster) awaitWorld(reason string, staged, published int) {
+	c.t.Helper()
+	c.await(reason, func() bool { s, p, _ := c.driver.World(); return len(s) == staged && len(p) == published })
+}
+
+func TestLifeOfAPod(t *testing.T) {
+	c := newCluster(t)
+	c.start()
+	c.register()
+	csiNode, err := c.api.StorageV1().CSINodes().Get(t.Context(), nodeName, metav1.GetOptions{})
+	if err != nil || len(csiNode.Spec.Drivers) != 1 || csiNode.Spec.Drivers[0].NodeID != "id-of-node" {
+		t.Fatalf("CSINode %v %v", csiNode, err)
+	}
+	c.claim("data", nil)
+	c.claim("logs", nil)
+	pod := c.pod("web-0", "logs", "data")
+	got := c.prepare(pod)
+	if len(got) != 2 || got[0].Name != "v-logs" || got[0].Path != c.target("web-0", "logs") || got[1].Path != c.target("web-0", "data") || got[0].Block || got[0].ReadOnly {
+		t.Fatalf("prepared %v", got)
+	}
+	c.world("after Prepare", []string{c.staging("data"), c.staging("logs")},
+		[]string{c.target("web-0", "data"), c.target("web-0", "logs")})
+
+	// Once more: the same answer, and no further call.
+	calls := len(c.driver.Calls("NodePublishVolume"))
+	c.prepare(pod)
+	if got := len(c.driver.Calls("NodePublishVolume")); got != calls {
+		t.Errorf("%d publications, want %d", got, calls)
+	}
+
+	c.release(pod)
+	c.world("after Release", nil, nil)
+	if err := c.refused(pod, time.Minute); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("Prepare after Release: %v", err)
+	}
+	c.deletePod(pod)
+	c.await("the record is empty", func() bool { return len(c.agent.store.Keys()) == 0 })
+}
+
+func TestAgentRestartsUnderRunningPods(t *testing.T) {
+	c := newCluster(t)
+	c.start()
+	c.register()
+	c.claim("data", nil)
+	pod := c.pod("web-0", "data")
+	c.prepare(pod)
+	c.unreg()
+	c.stop()
+
+	c.start()
+	c.register()
+	c.prepare(pod)
+	if stages, publishes := len(c.driver.Calls("NodeStageVolume")), len(c.driver.Calls("NodePublishVolume")); stages != 1 || publishes != 1 {
+		t.Errorf("%d stage and %d publish calls, want one each", stages, publishes)
+	}
+	// The object goes while the agent is down; the processes stay.
+	c.unreg()
+	c.stop()
+	if err := c.api.CoreV1().Pods("default").Delete(t.Context(), "web-0", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.start()
+	c.register()
+	c.await("the agent has read the pods", func() bool { return c.agent.source.Snapshot().Settled })
+	probe := func() { // everything queued before this pod's volume was looked at
+		c.claim("probe", nil)
+		c.prepare(c.pod("probe", "probe"))
+	}
+	probe()
+	c.world("the runtime has said nothing", []string{c.staging("data"), c.staging("probe")}, []string{c.target("probe", "probe"), c.target("web-0", "data")})
+	c.release(pod)
+	c.world("released", []string{c.staging("probe")}, []string{c.target("probe", "probe")})
+}
+
+func TestRebootAndReport(t *testing.T) {
+	c := newCluster(t)
+	c.start()
+	c.register()
+	c.claim("data", nil)
+	c.claim("gone", nil)
+	stays, goes := c.pod("web-0", "data"), c.pod("web-1", "gone")
+	c.prepare(stays)
+	c.prepare(goes)
+	c.unreg()
+	c.stop()
+
+	// Power loss; one pod's object was deleted in the meantime.
+	c.driver.Reboot()
+	c.boot = "boot-2"
+	if err := c.api.CoreV1().Pods("default").Delete(t.Context(), "web-1", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.start()
+	c.register()
+	if _, err := c.rt.Report(t.Context(), &podvolumesv1.ReportRequest{}, grpc.WaitForReady(true)); err != nil {
+		t.Fatal(err)
+	}
+	c.prepare(stays)
+	c.await("the pod that is gone leaves no record", func() bool { return len(c.agent.store.Keys()) == 1 })
+	c.world("after the reboot", []string{c.staging("data")}, []string{c.target("web-0", "data")})
+	c.release(stays)
+	c.world("released", nil, nil)
+}
+
+func TestPodThatWasNeverHandedOut(t *testing.T) {
+	c := newCluster(t)
+	c.start()
+	c.register()
+	c.claim("data", nil)
+	pod := c.pod("web-0", "data")
+	c.awaitWorld("published without being asked", 1, 1)
+	c.deletePod(pod)
+	c.awaitWorld("taken back without being asked", 0, 0)
+	c.await("no record", func() bool { return len(c.agent.store.Keys()) == 0 })
+}
+
+func TestPrepareSaysWhatIsMissing(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		setUp  func(c *cluster)
+		want   string
+	}{
+		"Driver": {"no registration", func(c *cluster) { c.claim("data", nil) }, `volume "v-data": CSI driver is not installed on the node: driver d.example`},
+		"Unbound": {"the claim waits", func(c *cluster) {
+			c.claim("data", func(pvc *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume) {
+				pvc.Status.Phase = corev1.ClaimPending
+			})
+		}, "unbound immediate PersistentVolumeClaims: claim default/data"},
+		"NoClaim": {"no such object", func(*cluster) {}, "persistentvolumeclaim not found: claim default/data"},
+		"Attach": {"a driver without CSIDriver needs attaching", func(c *cluster) {
+			c.claim("data", func(_ *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) {
+				pv.Spec.CSI.Driver = "other.example"
+			})
+		}, "attachRequired: false"},
+		"Failing": {"the driver's own words", func(c *cluster) {
+			c.claim("data", nil)
+			c.driver.Hook = func(method string, _ bool) error {
+				if method == "NodeStageVolume" {
+					return status.Error(codes.Internal, "the disk is on fire")
+				}
+				return nil
+			}
+			c.register()
+		}, "the disk is on fire"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			c.start()
+			tc.setUp(c)
+			pod := c.pod("web-0", "data")
+			// The reason is waited for first: the deadline below only ends the call.
+			c.await(tc.reason, func() bool {
+				s, _ := c.agent.Status(pod.Uid)
+				return len(s.Volumes) == 1 && strings.Contains(`volume "v-data": `+s.Volumes[0].Why, tc.want)
+			})
+			err := c.refused(pod, 300*time.Millisecond)
+			if status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%s: %v, want %q", tc.reason, err, tc.want)
+			}
+			if event := <-c.events.Events; !strings.Contains(event, "FailedMount") {
+				t.Errorf("%s: event %q", tc.reason, event)
+			}
+		})
+	}
+}
+
+func TestPrepareRefuses(t *testing.T) {
+	c := newCluster(t)
+	c.start()
+	c.register()
+	c.claim("data", nil)
+	pod := c.pod("web-0", "data")
+	for name, tc := range map[string]struct {
+		ref  *podvolumesv1.PodRef
+		want codes.Code
+	}{
+		"unknown pod":   {&podvolumesv1.PodRef{Namespace: "default", Name: "nobody", Uid: "x"}, codes.NotFound},
+		"other uid":     {&podvolumesv1.PodRef{Namespace: "default", Name: "web-0", Uid: "older"}, codes.NotFound},
+		"other name":    {&podvolumesv1.PodRef{Namespace: "default", Name: "web-9", Uid: pod.Uid}, codes.NotFound},
+		"nothing named": {&podvolumesv1.PodRef{}, codes.InvalidArgument},
+	} {
+		if err := c.refused(tc.ref, time.Minute); status.Code(err) != tc.want {
+			t.Errorf("%s: %v, want %s", name, err, tc.want)
+		}
+	}
+	if _, err := c.rt.Release(t.Context(), &podvolumesv1.ReleaseRequest{PodUid: "nobody"}); err != nil {
+		t.Errorf("Release of an unknown pod: %v", err)
+	}
+}
+
+func TestGrowWhileMounted(t *testing.T) {
+	c := newCluster(t)
+	c.start()
+	c.register()
+	c.claim("data", nil)
+	pod := c.pod("web-0", "data")
+	c.prepare(pod)
+	claims := c.api.CoreV1().PersistentVolumeClaims("default")
+	pvc, err := claims.Get(t.Context(), "data", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pvc.Status.AllocatedResources = corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(3*gib, resource.BinarySI)}
+	pvc.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{corev1.ResourceStorage: corev1.PersistentVolumeClaimNodeResizePending}
+	if _, err := claims.UpdateStatus(t.Context(), pvc, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.await("the claim has its new size", func() bool {
+		now, err := claims.Get(t.Context(), "data", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		size := now.Status.Capacity[corev1.ResourceStorage]
+		return size.Value() == 3*gib && len(now.Status.AllocatedResourceStatuses) == 0
+	})
+	if got := c.driver.Size("h-data"); got != 3*gib {
+		t.Errorf("the volume has %d bytes", got)
+	}
+}
+
+func TestDriverThatIsAway(t *testing.T) {
+	c := newCluster(t)
+	c.start()
+	c.register()
+	c.claim("data", nil)
+	pod := c.pod("web-0", "data")
+	c.prepare(pod)
+	c.unreg()
+	c.await("the driver is out", func() bool { return c.agent.drivers.get(driverName) == nil })
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.rt.Release(t.Context(), &podvolumesv1.ReleaseRequest{PodUid: pod.Uid})
+		ended <- err
+	}()
+	c.await("the release is recorded", func() bool { s, _ := c.agent.Status(pod.Uid); return s.Released })
+	c.world("no driver, no unpublish", []string{c.staging("data")}, []string{c.target("web-0", "data")})
+	c.register()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	c.world("the driver is back", nil, nil)
+}
+
+func TestOneAgentPerRoot(t *testing.T) {
+	c := newCluster(t)
+	c.start()
+	second, err := New(Config{NodeName: nodeName, Root: c.root, Client: c.api, Host: c.driver, Recorder: c.events, BootID: "b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "another berth-agent") {
+		t.Errorf("a second agent: %v", err)
+	}
+}
+
+func TestKubeletOwnsTheNode(t *testing.T) {
+	c := newCluster(t)
+	dir := filepath.Join(c.root, "pod-resources")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", filepath.Join(dir, "kubelet.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent, err := New(Config{NodeName: nodeName, Root: c.root, Client: c.api, Host: c.driver, Recorder: c.events, BootID: "b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := agent.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "a kubelet answers") {
+		t.Errorf("beside a kubelet: %v", err)
+	}
+	// A socket that a kubelet left behind is no kubelet.
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := refuseKubelet(t.Context(), c.root); err != nil {
+		t.Errorf("a dead socket: %v", err)
+	}
+}
+
+func TestConfig(t *testing.T) {
+	good := Config{NodeName: "n", Root: "/r", Client: fake.NewClientset(), Host: fakedriver.New("d"), Recorder: eventrecord.NewFakeRecorder(1)}
+	if _, err := New(good); err != nil {
+		t.Errorf("a good config: %v", err)
+	}
+	for name, spoil := range map[string]func(*Config){
+		"NodeName": func(c *Config) { c.NodeName = "" },
+		"Root":     func(c *Config) { c.Root = "relative" },
+		"Client":   func(c *Config) { c.Client = nil },
+		"Host":     func(c *Config) { c.Host = nil },
+		"Recorder": func(c *Config) { c.Recorder = nil },
+	} {
+		bad := good
+		spoil(&bad)
+		if _, err := New(bad); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: error %v does not name it", name, err)
+		}
+	}
+}
