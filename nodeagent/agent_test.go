@@ -25,6 +25,7 @@ import (
 
 	"github.com/berth-storage/berth/nodeagent/internal/fakedriver"
 	"github.com/berth-storage/berth/nodeagent/plan"
+	"github.com/berth-storage/berth/nodeagent/podvolumes"
 	podvolumesv1 "github.com/berth-storage/berth/nodeagent/podvolumes/v1"
 	"github.com/berth-storage/berth/registrar"
 	"github.com/berth-storage/berth/volume"
@@ -219,12 +220,13 @@ func (c *cluster) prepare(ref *podvolumesv1.PodRef) []*podvolumesv1.PodVolume {
 	return rsp.Volumes
 }
 
-// refused prepares in vain and returns why.
+// refused prepares in vain and returns why. It asks the server itself: over a
+// connection the client's own deadline may win, and its error says nothing.
 func (c *cluster) refused(ref *podvolumesv1.PodRef, timeout time.Duration) error {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), timeout)
 	defer cancel()
-	rsp, err := c.rt.Prepare(ctx, &podvolumesv1.PrepareRequest{Pod: ref}, grpc.WaitForReady(true))
+	rsp, err := podvolumes.NewServer(c.agent).Prepare(ctx, &podvolumesv1.PrepareRequest{Pod: ref})
 	if err == nil {
 		c.t.Fatalf("Prepare gave %v", rsp)
 	}
@@ -257,6 +259,8 @@ func (c *cluster) world(reason string, wantStaged, wantPublished []string) {
 	}
 }
 
+// awaitWorld waits until so much is mounted: a release waits for the pod's
+// publications, not for the staging below them.
 func (c *cluster) awaitWorld(reason string, staged, published int) {
 	c.t.Helper()
 	c.await(reason, func() bool { s, p, _ := c.driver.World(); return len(s) == staged && len(p) == published })
@@ -288,6 +292,7 @@ func TestLifeOfAPod(t *testing.T) {
 	}
 
 	c.release(pod)
+	c.awaitWorld("after Release", 0, 0)
 	c.world("after Release", nil, nil)
 	if err := c.refused(pod, time.Minute); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("Prepare after Release: %v", err)
@@ -328,6 +333,7 @@ func TestAgentRestartsUnderRunningPods(t *testing.T) {
 	probe()
 	c.world("the runtime has said nothing", []string{c.staging("data"), c.staging("probe")}, []string{c.target("probe", "probe"), c.target("web-0", "data")})
 	c.release(pod)
+	c.awaitWorld("released", 1, 1)
 	c.world("released", []string{c.staging("probe")}, []string{c.target("probe", "probe")})
 }
 
@@ -358,6 +364,7 @@ func TestRebootAndReport(t *testing.T) {
 	c.await("the pod that is gone leaves no record", func() bool { return len(c.agent.store.Keys()) == 1 })
 	c.world("after the reboot", []string{c.staging("data")}, []string{c.target("web-0", "data")})
 	c.release(stays)
+	c.awaitWorld("released", 0, 0)
 	c.world("released", nil, nil)
 }
 
@@ -498,6 +505,7 @@ func TestDriverThatIsAway(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
+	c.awaitWorld("the driver is back", 0, 0)
 	c.world("the driver is back", nil, nil)
 }
 
