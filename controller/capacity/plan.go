@@ -121,7 +121,11 @@ func merged(have, want *storagev1.CSIStorageCapacity) *storagev1.CSIStorageCapac
 	out.Capacity, out.MaximumVolumeSize = want.Capacity, want.MaximumVolumeSize
 	out.OwnerReferences = want.OwnerReferences
 	out.Labels = overlay(have.Labels, want.Labels)
-	out.Annotations = overlay(have.Annotations, want.Annotations)
+	// A pool that is no longer known is not left standing.
+	rest := maps.Clone(have.Annotations)
+	delete(rest, volume.AnnotationPool)
+	delete(rest, volume.AnnotationAllocation)
+	out.Annotations = overlay(rest, want.Annotations)
 	return out
 }
 
