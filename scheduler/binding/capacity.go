@@ -13,7 +13,7 @@ const stepsMax = 1 << 12
 
 // admits reports whether the segment alone could take the claim.
 func (s *Segment) admits(bytes int64) bool {
-	if s.MaximumVolumeSize > 0 && bytes > s.MaximumVolumeSize {
+	if s.Bounded && bytes > s.MaximumVolumeSize {
 		return false
 	}
 	return s.Unlimited || bytes <= s.Available

@@ -84,7 +84,7 @@ func NewPod(bound, delayed []Claim) *Pod {
 // (component-helpers, FindMatchingVolume). Phase and claimRef are the index's
 // business: a Shelf holds only volumes that are free.
 func (c *Claim) fits(v *Volume) bool {
-	if !c.admits(v) || v.Class != c.Class.Name {
+	if !c.admits(v) {
 		return false
 	}
 	if c.Selector != nil && !c.Selector.Matches(labels.Set(v.Labels)) {
@@ -99,9 +99,9 @@ func (c *Claim) fits(v *Volume) bool {
 }
 
 // admits is the part of fits that also binds a volume reserved for the claim:
-// upstream skips class, selector and access modes for those.
+// upstream skips selector and access modes for those.
 func (c *Claim) admits(v *Volume) bool {
-	return v.Capacity >= c.Request && v.Block == c.Block && v.AttributesClass == c.AttributesClass
+	return v.Class == c.Class.Name && v.Capacity >= c.Request && v.Block == c.Block && v.AttributesClass == c.AttributesClass
 }
 
 // allows reports whether the class lets a volume be provisioned for the node.

@@ -114,8 +114,10 @@ type Segment struct {
 	Unlimited bool
 	// Capacity is what the object publishes, in bytes.
 	Capacity int64
-	// MaximumVolumeSize bounds one volume, in bytes; 0 means no bound.
+	// MaximumVolumeSize bounds one volume, in bytes, where Bounded is set. A
+	// published bound of 0 means that no volume is possible.
 	MaximumVolumeSize int64
+	Bounded           bool
 }
 
 // View is the snapshot of volumes and capacity. It never changes; it is as old

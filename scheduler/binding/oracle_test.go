@@ -41,7 +41,7 @@ func feasible(claims []Claim, w world, n Node) bool {
 			return false
 		}
 		for _, s := range w.Segments(c.Class.Name, n) {
-			if s.MaximumVolumeSize > 0 && c.Request > s.MaximumVolumeSize {
+			if s.Bounded && c.Request > s.MaximumVolumeSize {
 				continue
 			}
 			asked[s.Pool] += c.Request
@@ -105,7 +105,7 @@ func randomWorld(r *rand.Rand) (world, []Claim) {
 		for _, pool := range pools[:r.IntN(3)] {
 			s := segment("n1", pool, int64(r.IntN(8)))
 			if r.IntN(3) == 0 {
-				s.MaximumVolumeSize = int64(1 + r.IntN(3))
+				s.Bounded, s.MaximumVolumeSize = true, int64(r.IntN(4))
 			}
 			w.segments[class] = append(w.segments[class], s)
 		}

@@ -47,18 +47,34 @@ func refuseTopology(c *Claim) volume.Refusal {
 	}
 }
 
-// explain says why no choice worked: the claims that had no way at all, else
-// the space that the first and best choice left to ask for.
+// explain says why no choice worked. It names the cause that upstream would:
+// of the claims that find no volume by smallest fit, the first by size that
+// fails. Where each would do alone, it is what the best choice lacked.
 func explain(options []option, s *search, view View) []volume.Refusal {
-	for _, o := range s.stuck {
-		if len(o.volumes) == 0 {
+	taken := map[string]bool{}
+	for i := range options {
+		o := &options[i]
+		at := slices.IndexFunc(o.volumes, func(v *Volume) bool { return !taken[v.Name] })
+		switch {
+		case at >= 0:
+			taken[o.volumes[at].Name] = true
+		case !o.provisions && len(o.volumes) == 0:
 			return []volume.Refusal{o.refusal}
+		case !o.provisions && len(s.stuck) > 0:
+			return []volume.Refusal{refuseNoVolume(rivals(options, o)...)}
+		case o.provisions && !o.alone():
+			return []volume.Refusal{refuseCapacity([]*option{o}, view)}
 		}
 	}
 	if len(s.stuck) > 0 {
 		return []volume.Refusal{refuseNoVolume(rivals(options, s.stuck[0])...)}
 	}
 	return []volume.Refusal{refuseCapacity(s.first, view)}
+}
+
+// alone reports whether the claim could be provisioned if it were the only one.
+func (o *option) alone() bool {
+	return o.unchecked || slices.ContainsFunc(o.segments, func(s Segment) bool { return s.admits(o.claim.Request) })
 }
 
 // rivals are the claims that want the same volumes as the stuck one.
@@ -82,8 +98,7 @@ func refuseCapacity(rest []*option, view View) volume.Refusal {
 			continue
 		}
 		together = append(together, o.claim)
-		alone := slices.ContainsFunc(o.segments, func(s Segment) bool { return s.admits(o.claim.Request) })
-		if !alone {
+		if !o.alone() {
 			together = []*Claim{o.claim}
 			break
 		}

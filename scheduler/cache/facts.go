@@ -63,9 +63,10 @@ type capacityFacts struct {
 	allocation int64
 
 	capacity, maximum int64
+	// bounded: maximum is published; 0 then means that no volume is possible.
 	// unlimited: only a maximum volume size is published. empty: neither is,
 	// which offers nothing (upstream: capacitySufficient).
-	unlimited, empty bool
+	bounded, unlimited, empty bool
 }
 
 func factsOfCapacity(key string, o *storagev1.CSIStorageCapacity) capacityFacts {
@@ -75,7 +76,7 @@ func factsOfCapacity(key string, o *storagev1.CSIStorageCapacity) capacityFacts 
 	}
 	if o.MaximumVolumeSize != nil {
 		f.maximum = o.MaximumVolumeSize.Value()
-		f.unlimited = o.Capacity == nil
+		f.bounded, f.unlimited = true, o.Capacity == nil
 	}
 	f.empty = o.Capacity == nil && o.MaximumVolumeSize == nil
 	if f.pool, f.allocation = numberOf(o.Annotations); f.allocation == unnumbered {

@@ -61,7 +61,7 @@ func (p *pool) removeVolume(name string) {
 func (p *pool) segment(o capacityFacts) binding.Segment {
 	s := binding.Segment{
 		Pool: o.pool, Capacity: o.capacity, Available: o.capacity,
-		MaximumVolumeSize: o.maximum, Unlimited: o.unlimited,
+		MaximumVolumeSize: o.maximum, Bounded: o.bounded, Unlimited: o.unlimited,
 	}
 	for _, bytes := range p.pending {
 		s.Available -= bytes

@@ -58,7 +58,7 @@ func (s *Snapshot) MostAvailable(class string) (int64, bool) {
 			if segment.Unlimited {
 				free = math.MaxInt64
 			}
-			if segment.MaximumVolumeSize > 0 {
+			if segment.Bounded {
 				free = min(free, segment.MaximumVolumeSize)
 			}
 			if !m.any || free > m.bytes {
