@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/berth-storage/berth/controller/capacity"
+	"github.com/berth-storage/berth/controller/expand"
+	"github.com/berth-storage/berth/controller/inflight"
+	"github.com/berth-storage/berth/controller/provision"
+	"github.com/berth-storage/berth/controller/reclaim"
+	"github.com/berth-storage/berth/controller/scope"
+	"github.com/berth-storage/berth/csiclient"
+	"github.com/berth-storage/berth/volume"
+)
+
+// controllers makes the manager of the node's own volumes. It also serves the
+// program's one HTTP address.
+func controllers(config *rest.Config, o *options, calls *csiclient.Client, source capacity.Source, files provision.Files) (manager.Manager, error) {
+	here := scope.Scope{Driver: volume.DriverName, Node: o.nodeName}
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Cache: cache.Options{ByObject: here.Cache(o.namespace)},
+		Metrics: metricsserver.Options{
+			BindAddress: httpAddress(o),
+			ExtraHandlers: map[string]http.Handler{
+				"/healthz": &healthz.Handler{Checks: map[string]healthz.Checker{"ping": healthz.Ping}},
+				"/readyz":  &healthz.Handler{Checks: map[string]healthz.Checker{"driver": driverAnswers(calls)}},
+			},
+		},
+		HealthProbeBindAddress: "0",
+	})
+	if err != nil {
+		return nil, fmt.Errorf("making the controller manager: %w", err)
+	}
+	records, err := provision.NewFileRecords(o.stateDir("provision"), files)
+	if err != nil {
+		return nil, err
+	}
+	running := &inflight.Set{}
+	if err := provision.SetupWithManager(mgr, provision.Config{
+		Scope: here, Driver: calls.Controller(), Capabilities: calls, Records: records, InFlight: running,
+	}); err != nil {
+		return nil, err
+	}
+	if err := reclaim.SetupWithManager(mgr, reclaim.Config{Scope: here, Driver: calls.Controller()}); err != nil {
+		return nil, err
+	}
+	if err := expand.SetupWithManager(mgr, expand.Config{Scope: here, Driver: calls.Controller()}); err != nil {
+		return nil, err
+	}
+	if err := capacity.SetupWithManager(mgr, capacity.Config{
+		Scope: here, Namespace: o.namespace, Source: source, InFlight: running,
+	}); err != nil {
+		return nil, err
+	}
+	return mgr, nil
+}
+
+// driverAnswers is the readiness of the program: its driver answers a call.
+func driverAnswers(calls *csiclient.Client) healthz.Checker {
+	return func(r *http.Request) error { return calls.Probe(r.Context()) }
+}
+
+// httpAddress is --http-address in controller-runtime's words, where "0" is none.
+func httpAddress(o *options) string {
+	if o.httpAddress == "" {
+		return "0"
+	}
+	return o.httpAddress
+}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
+	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/component-base/logs"
+	logsapi "k8s.io/component-base/logs/api/v1"
+
+	"github.com/berth-storage/berth/volume"
+)
+
+// modeStandalone makes the agent the node's CSI side, for a node that has no
+// kubelet.
+const modeStandalone = "standalone"
+
+// socketPathMax is the longest path of a unix socket on Linux, in bytes
+// (sun_path, less its terminating zero).
+const socketPathMax = 107
+
+// options is the whole configuration of the program: each field is one flag.
+type options struct {
+	mode             string
+	nodeName         string
+	root             string
+	kubeconfig       string
+	topologyLabels   []string
+	poolDir          string
+	poolReserve      string
+	maxVolumes       int64
+	podVolumesSocket string
+	namespace        string
+	httpAddress      string
+	apiQPS           float32
+	apiBurst         int
+	logs             *logsapi.LoggingConfiguration
+}
+
+func newOptions() *options {
+	return &options{
+		mode:           modeStandalone,
+		nodeName:       os.Getenv("NODE_NAME"),
+		root:           "/var/lib/kubelet",
+		kubeconfig:     os.Getenv("KUBECONFIG"),
+		topologyLabels: []string{volume.LabelZone},
+		poolDir:        "/var/lib/berth/pool",
+		poolReserve:    "0",
+		namespace:      "berth-system",
+		httpAddress:    "127.0.0.1:9808",
+		logs:           logs.NewOptions(),
+	}
+}
+
+func (o *options) flags() (sets cliflag.NamedFlagSets) {
+	fs := sets.FlagSet("node")
+	fs.StringVar(&o.mode, "mode", o.mode, "How the agent serves the node. standalone: it is the node's CSI side, for a node without a kubelet.")
+	fs.StringVar(&o.nodeName, "node-name", o.nodeName, "Name of this node's Node object. Env: NODE_NAME.")
+	fs.StringVar(&o.root, "root", o.root, "Folder of plugins, registrations and pods' volumes, laid out as the kubelet's root.")
+	fs.StringSliceVar(&o.topologyLabels, "topology-labels", o.topologyLabels, "Labels of the Node that the driver reports as topology beside "+volume.TopologyNodeKey+". The agent waits until the Node has them.")
+	fs.StringVar(&o.podVolumesSocket, "podvolumes-socket", o.podVolumesSocket, "Unix socket of the API for the node's pod runtime. Default: <root>/berth/podvolumes.sock.")
+
+	fs = sets.FlagSet("driver")
+	fs.StringVar(&o.poolDir, "pool-dir", o.poolDir, "Folder that holds the volumes of this node.")
+	fs.StringVar(&o.poolReserve, "pool-reserve", o.poolReserve, "Space of the pool's filesystem that no volume may take, as a quantity (10Gi).")
+	fs.Int64Var(&o.maxVolumes, "max-volumes", o.maxVolumes, "Most volumes that the node may hold at once; 0 means no limit.")
+
+	fs = sets.FlagSet("cluster")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "Path of a kubeconfig; empty means the pod's service account. Env: KUBECONFIG.")
+	fs.StringVar(&o.namespace, "namespace", o.namespace, "Namespace of the CSIStorageCapacity objects.")
+
+	fs.Float32Var(&o.apiQPS, "kube-api-qps", o.apiQPS, "Requests a second to the API server, on average.")
+	fs.IntVar(&o.apiBurst, "kube-api-burst", o.apiBurst, "Requests to the API server at once.")
+
+	fs = sets.FlagSet("endpoints")
+	fs.StringVar(&o.httpAddress, "http-address", o.httpAddress, "Address of /healthz, /readyz and /metrics; empty means none, port 0 any free port.")
+
+	logsapi.AddFlags(o.logs, sets.FlagSet("logs"))
+	return sets
+}
+
+// complete fills in what depends on other flags.
+func (o *options) complete() {
+	if o.podVolumesSocket == "" {
+		o.podVolumesSocket = filepath.Join(o.root, "berth", "podvolumes.sock")
+	}
+}
+
+// validate names every flag that is wrong, what is wrong, and what to give.
+func (o *options) validate() error {
+	var errs []error
+	bad := func(flag, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("--%s: %s", flag, fmt.Sprintf(format, args...)))
+	}
+	if o.mode != modeStandalone {
+		bad("mode", "%q is unknown; use %q", o.mode, modeStandalone)
+	}
+	if problems := validation.IsDNS1123Subdomain(o.nodeName); len(problems) > 0 {
+		bad("node-name", "%q is no name of a Node: %s", o.nodeName, strings.Join(problems, "; "))
+	}
+	for flag, path := range map[string]string{
+		"root": o.root, "pool-dir": o.poolDir, "podvolumes-socket": o.podVolumesSocket,
+	} {
+		if !filepath.IsAbs(path) {
+			bad(flag, "%q is not an absolute path", path)
+		}
+	}
+	for flag, path := range map[string]string{"root": o.driverSocket(), "podvolumes-socket": o.podVolumesSocket} {
+		if len(path) > socketPathMax {
+			bad(flag, "the socket %s has %d bytes; Linux takes %d; choose a shorter folder", path, len(path), socketPathMax)
+		}
+	}
+	for _, key := range o.topologyLabels {
+		if problems := validation.IsQualifiedName(key); len(problems) > 0 {
+			bad("topology-labels", "%q is no label key: %s", key, strings.Join(problems, "; "))
+		}
+	}
+	if q, err := resource.ParseQuantity(o.poolReserve); err != nil || q.Sign() < 0 {
+		bad("pool-reserve", "%q is no size; use a quantity such as 10Gi", o.poolReserve)
+	}
+	if o.apiQPS <= 0 || o.apiBurst <= 0 {
+		bad("kube-api-qps", "%g with --kube-api-burst %d; both must be above 0", o.apiQPS, o.apiBurst)
+	}
+	if o.maxVolumes < 0 {
+		bad("max-volumes", "%d is negative; use 0 for no limit", o.maxVolumes)
+	}
+	if err := logsapi.ValidateAndApply(o.logs, nil); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// driverSocket is the bundled driver's CSI socket, where the kubelet's layout
+// has it.
+func (o *options) driverSocket() string {
+	return filepath.Join(o.root, "plugins", volume.DriverName, "csi.sock")
+}
+
+// registryDir is the folder of registration sockets.
+func (o *options) registryDir() string { return filepath.Join(o.root, "plugins_registry") }
+
+// reserveBytes is --pool-reserve in bytes; validate has seen that it parses.
+func (o *options) reserveBytes() int64 {
+	q := resource.MustParse(o.poolReserve)
+	return q.Value()
+}

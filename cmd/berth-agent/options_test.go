@@ -1,0 +1,47 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestValidate(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		change func(*options)
+		// want is in the error; empty wants none.
+		want string
+	}{
+		"good":      {"the defaults and a node's name", func(*options) {}, ""},
+		"no node":   {"an agent without a node would act for none", func(o *options) { o.nodeName = "" }, "--node-name"},
+		"mode":      {"the message says what exists", func(o *options) { o.mode = "kubletless" }, `"standalone"`},
+		"relative":  {"a path must not depend on the working folder", func(o *options) { o.poolDir = "pool" }, "--pool-dir"},
+		"long root": {"a socket's path is bounded by the kernel", func(o *options) { o.root = "/" + strings.Repeat("x", 80) }, "choose a shorter folder"},
+		"reserve":   {"sizes are quantities", func(o *options) { o.poolReserve = "ten" }, "10Gi"},
+		"below 0":   {"a reserve below 0 would promise what is not there", func(o *options) { o.poolReserve = "-1Gi" }, "--pool-reserve"},
+		"volumes":   {"0 is no limit, less is a mistake", func(o *options) { o.maxVolumes = -1 }, "--max-volumes"},
+		"label":     {"a label key that no Node can have would wait for ever", func(o *options) { o.topologyLabels = []string{"a b"} }, "--topology-labels"},
+		"qps":       {"no request a second would wait for ever", func(o *options) { o.apiQPS = 0 }, "--kube-api-qps"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			o := newOptions()
+			o.nodeName = "edge-1"
+			tc.change(o)
+			o.complete()
+			err := o.validate()
+			switch {
+			case tc.want == "" && err != nil:
+				t.Errorf("%s: got %v", tc.reason, err)
+			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
+				t.Errorf("%s: got %v, want an error with %q", tc.reason, err, tc.want)
+			}
+		})
+	}
+	many := newOptions()
+	many.nodeName, many.mode, many.poolDir = "", "x", "y"
+	many.complete()
+	if err := many.validate(); err == nil || len(strings.Split(err.Error(), "\n")) < 3 {
+		t.Errorf("every mistake is named at once, got %v", err)
+	}
+}

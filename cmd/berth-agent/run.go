@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/component-base/version"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-storage/berth/csiclient"
+	"github.com/berth-storage/berth/driver"
+	"github.com/berth-storage/berth/driver/pool"
+	"github.com/berth-storage/berth/driver/pool/loopfile"
+	"github.com/berth-storage/berth/host"
+	"github.com/berth-storage/berth/nodeagent"
+	"github.com/berth-storage/berth/nodeagent/nodeinfo"
+	"github.com/berth-storage/berth/registrar"
+	"github.com/berth-storage/berth/volume"
+)
+
+// defaultPool is the name of the pool in --pool-dir.
+const defaultPool = "default"
+
+// run wires the sides of a node together and runs them until ctx ends or one
+// of them fails: driver, registration, controllers and node agent meet here, on
+// the driver's socket and in the API.
+func run(ctx context.Context, o *options) (err error) {
+	kubeconfig, err := restConfig(o)
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(kubeconfig)
+	if err != nil {
+		return fmt.Errorf("making an API client: %w", err)
+	}
+	machine := host.New(host.Options{})
+	store, err := loopfile.Open(ctx, loopfile.Options{
+		Name: defaultPool, Dir: o.poolDir, Reserve: o.reserveBytes(), Host: machine,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	labels, err := nodeinfo.NewLabels(client, o.nodeName, o.topologyLabels)
+	if err != nil {
+		return err
+	}
+	bundled, err := driver.New(driver.Config{
+		NodeID: o.nodeName, Pools: []pool.Pool{store}, Host: machine,
+		Topology: labels.Wait, MaxVolumes: o.maxVolumes, Version: version.Get().GitVersion,
+	})
+	if err != nil {
+		return err
+	}
+	calls, err := csiclient.New(o.driverSocket())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, calls.Close()) }()
+	mgr, err := controllers(kubeconfig, o, calls, bundled.Capacities(), machine)
+	if err != nil {
+		return err
+	}
+	events := record.NewBroadcaster(record.WithContext(ctx))
+	defer events.Shutdown()
+	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+	agent, err := nodeagent.New(nodeagent.Config{
+		NodeName: o.nodeName, Root: o.root, Client: client, Host: machine,
+		PodVolumesSocket: o.podVolumesSocket, Clock: clock.RealClock{},
+		Recorder: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "berth-agent", Host: o.nodeName}),
+	})
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(o.registryDir(), 0o755); err != nil {
+		return fmt.Errorf("making the folder of registrations: %w", err)
+	}
+
+	klog.FromContext(ctx).Info("agent starts", "node", o.nodeName, "mode", o.mode, "version", version.Get().GitVersion)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { labels.Run(ctx); return nil })
+	g.Go(func() error { return bundled.Run(ctx, o.driverSocket()) })
+	g.Go(func() error {
+		return registrar.Serve(ctx, registrar.Announcement{
+			Dir: o.registryDir(), Driver: volume.DriverName, Endpoint: o.driverSocket(), Again: labels.Changed(),
+		})
+	})
+	g.Go(func() error { return mgr.Start(ctx) })
+	g.Go(func() error { return agent.Run(ctx) })
+	return g.Wait()
+}
+
+// restConfig reads --kubeconfig, or the pod's service account.
+func restConfig(o *options) (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig: %w", err)
+	}
+	config.UserAgent = "berth-agent/" + version.Get().GitVersion
+	config.QPS, config.Burst = o.apiQPS, o.apiBurst
+	return config, nil
+}
+
+// stateDir is where the agent keeps what it must know after a restart.
+func (o *options) stateDir(room string) string { return filepath.Join(o.root, "berth", room) }
