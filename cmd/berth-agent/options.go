@@ -53,8 +53,8 @@ func newOptions() *options {
 		poolReserve:    "0",
 		namespace:      "berth-system",
 		httpAddress:    "127.0.0.1:9808",
-		apiQPS:           50,
-		apiBurst:         100,
+		apiQPS:         50,
+		apiBurst:       100,
 		logs:           logs.NewOptions(),
 	}
 }
