@@ -23,12 +23,38 @@ build: $(addprefix build-,$(PROGRAMS)) ## Build every program into bin/
 build-%:
 	go build -ldflags '$(LDFLAGS)' -o $(BIN)/$* ./cmd/$*
 
-.PHONY: unit
-unit: ## Run the tests that need no cluster, with the race detector (root, for real mounts)
-	CGO_ENABLED=1 go test -race -shuffle=on $$(go list ./... | grep -v '/test/e2e')
+.PHONY: demo
+demo: prerequisites build ## Show one claim's whole life on a cluster of its own, and clean up
+	$(BIN)/berth-sandbox demo
+
+.PHONY: up
+up: prerequisites build ## Start a cluster and leave it running
+	$(BIN)/berth-sandbox up
+
+.PHONY: down
+down: ## End the cluster that `make up` started
+	$(BIN)/berth-sandbox down
 
 .PHONY: test
-test: unit ## Run every test
+test: unit e2e ## Run every test
+
+##@ Tests
+
+.PHONY: unit
+unit: test-prerequisites ## The tests that need no cluster, with the race detector and real mounts
+	CGO_ENABLED=1 go test -race -shuffle=on $$(go list ./... | grep -v '/test/e2e')
+
+.PHONY: e2e
+e2e: test-prerequisites build ## The tests on a cluster of real processes
+	BERTH_BIN_DIR=$(CURDIR)/$(BIN) go test -count=1 -timeout 30m ./test/e2e/...
+
+.PHONY: prerequisites
+prerequisites:
+	@hack/prerequisites.sh
+
+.PHONY: test-prerequisites
+test-prerequisites:
+	@hack/prerequisites.sh cc:gcc cc:libc6-dev
 
 ##@ Code
 

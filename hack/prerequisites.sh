@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages whose tools Berth runs, if any is missing. Quick,
-# and needs no network, when none is.
+# Installs the Debian packages whose tools Berth runs, if any is missing, and those
+# given as tool:package. Quick, and needs no network, when none is missing.
 set -euo pipefail
 
 if [ "$(id -u)" -ne 0 ]; then
@@ -17,7 +17,7 @@ blkid:util-linux
 "
 
 missing=
-for pair in $tools; do
+for pair in $tools "$@"; do
 	tool=${pair%%:*}
 	package=${pair#*:}
 	# Root's tools are not in everybody's PATH.
