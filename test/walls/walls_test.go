@@ -93,7 +93,7 @@ var importRules = []struct {
 		why:   "only scheduler/plugin adapts to the scheduler framework; the extender uses the same decisions without it",
 	},
 	{
-		of: []string{""}, except: []string{"scheduler/plugin", "cmd", "internal/sandbox/multicall"},
+		of: []string{""}, except: []string{"scheduler/plugin", "cmd", "internal/sandbox/multicall", "internal/sandbox/podruntime"},
 		never: []string{"k8s.io/kubernetes"},
 		why:   "k8s.io/kubernetes takes minutes to compile and promises no compatibility; it stays at the edge",
 	},
