@@ -55,7 +55,11 @@ func (d *Driver) expand(ctx context.Context, p pool.Pool, v pool.Volume, req *cs
 	// A pod's path may be read-only, through which no filesystem grows; the
 	// staging path is not.
 	if path := req.GetStagingTargetPath(); path != "" {
-		if staged, err := d.at(ctx, p, v, path); err == nil && staged != nil {
+		staged, err := d.at(ctx, p, v, path)
+		if err != nil {
+			return err
+		}
+		if staged != nil {
 			at = staged.point.Target
 		}
 	}
