@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -35,7 +36,7 @@ func (s *System) Allocate(ctx context.Context, file string, size int64) (err err
 		return errors.Join(fmt.Errorf("allocating %d bytes for %s: %w", size, file, err),
 			takeBack(f, before.Size(), created))
 	}
-	if err := fallocate(ctx, f, size); err != nil {
+	if err := fallocate(ctx, f, allocated(before), size); err != nil {
 		return errors.Join(fmt.Errorf("allocating %d bytes for %s: %w", size, file, err),
 			takeBack(f, before.Size(), created))
 	}
@@ -58,8 +59,22 @@ func fits(f *os.File, more int64) error {
 	return nil
 }
 
-func fallocate(ctx context.Context, f *os.File, size int64) error {
-	for at := int64(0); at < size; at += allocateStep {
+// allocated is how much of a file, from its start, has its space already: all,
+// when the filesystem counts at least as many blocks for it as it has bytes. A
+// file that Allocate made has no hole. Where there is one, it is 0.
+func allocated(info os.FileInfo) int64 {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || st.Blocks*512 < info.Size() {
+		return 0
+	}
+	return info.Size()
+}
+
+// fallocate takes the space between from and size. xfs wants as much free space
+// as the range is long, also for what the file has already, so that an image in
+// a pool that is nearly full could not grow if the range began at its start.
+func fallocate(ctx context.Context, f *os.File, from, size int64) error {
+	for at := from; at < size; at += allocateStep {
 		n := min(allocateStep, size-at)
 		for {
 			if err := ctx.Err(); err != nil {

@@ -221,6 +221,29 @@ func TestAllocateOnAFullDisk(t *testing.T) {
 	}
 }
 
+// TestAllocateGrowsWhereLittleIsFree: a file grows by less than is free, although
+// it is itself larger than what is free.
+func TestAllocateGrowsWhereLittleIsFree(t *testing.T) {
+	h := host.New(host.Options{})
+	_, device := hosttest.Device(t, h, 320*mib)
+	dir := hosttest.Folder(t, h)
+	must(t, h.Format(t.Context(), device, "xfs", nil))
+	must(t, h.MountFilesystem(t.Context(), device, dir, "xfs", nil))
+	u, err := h.Statfs(dir)
+	must(t, err)
+	file := filepath.Join(dir, "image")
+	size := (u.AvailableBytes - 80*mib) / mib * mib
+	must(t, h.Allocate(t.Context(), file, size))
+	must(t, h.Allocate(t.Context(), file, size+64*mib))
+	var st unix.Stat_t
+	must(t, unix.Stat(file, &st))
+	if got := st.Blocks * 512; got < size+64*mib || st.Size != size+64*mib {
+		t.Errorf("%d bytes are allocated of %d, want %d", got, st.Size, size+64*mib)
+	}
+	// What has its space needs none.
+	must(t, h.Allocate(t.Context(), file, size+64*mib))
+}
+
 func TestProbeSeesWhatIsNoFilesystem(t *testing.T) {
 	h := host.New(host.Options{})
 	file, device := hosttest.Device(t, h, 4*mib)
