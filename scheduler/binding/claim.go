@@ -104,10 +104,10 @@ func (c *Claim) admits(v *Volume) bool {
 	return v.Class == c.Class.Name && v.Capacity >= c.Request && v.Block == c.Block && v.AttributesClass == c.AttributesClass
 }
 
-// allows reports whether the class lets a volume be provisioned for the node.
+// Allows reports whether the class lets a volume be provisioned for the node.
 // A term without expressions allows nothing (apis/core/v1/helper,
 // MatchTopologySelectorTerms).
-func (c *Class) allows(node Node) bool {
+func (c *Class) Allows(node Node) bool {
 	if len(c.AllowedTopologies) == 0 {
 		return true
 	}

@@ -132,7 +132,7 @@ func provisionable(o *option, node Node, view View) {
 	switch {
 	case !c.Class.Provisions:
 		o.refusal = refuseNoVolume(c)
-	case !c.Class.allows(node):
+	case !c.Class.Allows(node):
 		o.refusal = refuseTopology(c)
 	case !c.HasRequest || !c.Class.TracksCapacity:
 		o.provisions, o.unchecked = true, true

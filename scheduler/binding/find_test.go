@@ -56,12 +56,12 @@ func (w world) Segments(class string, node Node) []Segment {
 	return out
 }
 
-func (w world) MostAvailable(class string) (int64, bool) {
+func (w world) MostAvailable(class *Class) (int64, bool) {
 	most := int64(math.MinInt64)
-	for _, s := range w.segments[class] {
+	for _, s := range w.segments[class.Name] {
 		most = max(most, s.Available)
 	}
-	return most, len(w.segments[class]) > 0
+	return most, len(w.segments[class.Name]) > 0
 }
 
 type shelf []*Volume
@@ -225,7 +225,7 @@ func TestFind(t *testing.T) {
 			want:     []string{"NotEnoughCapacity: claim default/a asks 3 GiB; the freest pool of class berth has 9 GiB"}},
 		"nothing published": {reason: "a driver that tracks capacity and publishes none has none",
 			delayed: []Claim{claim("a", "berth", gib, dynamic)},
-			want:    []string{"NotEnoughCapacity: claim default/a asks 1 GiB; class berth publishes no capacity"}},
+			want:    []string{"NotEnoughCapacity: claim default/a asks 1 GiB; no capacity is published for class berth"}},
 		"not tracked": {reason: "without CSIDriver.spec.storageCapacity nothing is checked",
 			delayed: []Claim{claim("a", "berth", gib, func(c *Claim) { c.Class.Provisions = true })},
 			want:    []string{"default/a provisioned"}},

@@ -128,7 +128,8 @@ type View interface {
 	Shelves(class string, node Node) []Shelf
 	// Segments returns the capacity objects of the class that the node reaches.
 	Segments(class string, node Node) []Segment
-	// MostAvailable is the largest Available of any segment of the class,
-	// in bytes, and false where the class has none.
-	MostAvailable(class string) (int64, bool)
+	// MostAvailable is the most that a new volume of the class could have on
+	// any node that the class allows, in bytes, and false where no such node
+	// has a segment. It depends on no node, and is asked for refusals only.
+	MostAvailable(class *Class) (int64, bool)
 }

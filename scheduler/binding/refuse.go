@@ -107,11 +107,11 @@ func refuseCapacity(rest []*option, view View) volume.Refusal {
 	if len(together) == 0 {
 		return r
 	}
-	class := together[0].Class.Name
+	class := &together[0].Class
 	if most, ok := view.MostAvailable(class); ok {
-		r.Detail += fmt.Sprintf("; the freest pool of class %s has %s", class, volume.FormatBytes(max(most, 0)))
+		r.Detail += fmt.Sprintf("; the freest pool of class %s has %s", class.Name, volume.FormatBytes(max(most, 0)))
 	} else {
-		r.Detail += fmt.Sprintf("; class %s publishes no capacity", class)
+		r.Detail += fmt.Sprintf("; no capacity is published for class %s", class.Name)
 	}
 	return r
 }

@@ -315,7 +315,7 @@ func (c *Cache) snapshot() *Snapshot {
 	if c.last == nil {
 		c.last = &Snapshot{
 			free: c.volumes.free.snapshot(), segments: c.ledger.segments.snapshot(),
-			most: map[string]mostAvailable{},
+			nodes: c.ledger.shareNodes(), most: map[string]mostAvailable{},
 		}
 	}
 	return c.last

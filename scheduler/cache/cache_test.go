@@ -82,7 +82,7 @@ func (s *stores) remove(o any) {
 }
 
 func (s *stores) free() int64 {
-	most, _ := s.Snapshot().MostAvailable("A")
+	most, _ := s.Snapshot().MostAvailable(&binding.Class{Name: "A"})
 	return most
 }
 
@@ -131,7 +131,7 @@ func TestSnapshotNeverChanges(t *testing.T) {
 	if err := s.Assume(planFor("u1"), "pod"); err != nil {
 		t.Fatal(err)
 	}
-	old, _ := before.MostAvailable("A")
+	old, _ := before.MostAvailable(&binding.Class{Name: "A"})
 	if now := s.free(); old != 100 || now != 70 {
 		t.Errorf("old snapshot %d, new one %d; want 100, 70", old, now)
 	}

@@ -169,12 +169,3 @@ func (s shelf[T]) from(from string) iter.Seq[T] {
 		})
 	}
 }
-
-// all yields every value of a group.
-func (x *index[T]) all(group string) iter.Seq[T] {
-	return func(yield func(T) bool) {
-		x.tree.AscendGreaterOrEqual(item[T]{group: group}, func(i item[T]) bool {
-			return i.group == group && yield(i.value)
-		})
-	}
-}

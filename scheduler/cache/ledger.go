@@ -35,6 +35,8 @@ type ledger struct {
 	// holds are on it.
 	nodes map[string]map[string]string
 	gone  map[string]struct{}
+	// nodesShared: a snapshot reads nodes, so the next write copies it first.
+	nodesShared bool
 
 	// settlements by claim UID, with their deadlines.
 	settlements map[string]*settlement
@@ -60,6 +62,7 @@ func (l *ledger) setNode(name string, labels map[string]string) {
 	if old, known := l.nodes[name]; known && maps.Equal(old, labels) {
 		return
 	}
+	l.ownNodes()
 	l.nodes[name] = labels
 	l.place(slices.Collect(maps.Keys(l.byNode[name])))
 }
@@ -69,7 +72,21 @@ func (l *ledger) deleteNode(name string) {
 		l.gone[name] = struct{}{}
 		return
 	}
+	l.ownNodes()
 	delete(l.nodes, name)
+}
+
+// shareNodes hands out the nodes as they are.
+func (l *ledger) shareNodes() map[string]map[string]string {
+	l.nodesShared = true
+	return l.nodes
+}
+
+// ownNodes makes the nodes writable.
+func (l *ledger) ownNodes() {
+	if l.nodesShared {
+		l.nodes, l.nodesShared = maps.Clone(l.nodes), false
+	}
 }
 
 // setCapacity takes a capacity object.

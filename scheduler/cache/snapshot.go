@@ -11,6 +11,8 @@ import (
 type Snapshot struct {
 	free     *index[*binding.Volume]
 	segments *index[binding.Segment]
+	// nodes: name → labels; shared with the ledger, which copies before it writes.
+	nodes map[string]map[string]string
 
 	mu sync.Mutex
 	// most remembers MostAvailable by class, guarded by mu; it is only asked
@@ -48,12 +50,25 @@ func (s *Snapshot) Segments(class string, node binding.Node) []binding.Segment {
 }
 
 // MostAvailable implements binding.View.
-func (s *Snapshot) MostAvailable(class string) (int64, bool) {
+func (s *Snapshot) MostAvailable(class *binding.Class) (int64, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, known := s.most[class]
+	m, known := s.most[class.Name]
 	if !known {
-		for segment := range s.segments.all(class) {
+		m = s.mostAvailable(class)
+		s.most[class.Name] = m
+	}
+	return m.bytes, m.any
+}
+
+func (s *Snapshot) mostAvailable(class *binding.Class) mostAvailable {
+	var m mostAvailable
+	for name, labels := range s.nodes {
+		node := binding.Node{Name: name, Labels: labels}
+		if !class.Allows(node) {
+			continue
+		}
+		for _, segment := range s.Segments(class.Name, node) {
 			free := segment.Available
 			if segment.Unlimited {
 				free = math.MaxInt64
@@ -65,7 +80,6 @@ func (s *Snapshot) MostAvailable(class string) (int64, bool) {
 				m = mostAvailable{free, true}
 			}
 		}
-		s.most[class] = m
 	}
-	return m.bytes, m.any
+	return m
 }

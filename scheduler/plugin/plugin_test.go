@@ -15,6 +15,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-storage/berth/scheduler/binding"
 	"github.com/berth-storage/berth/volume"
 )
 
@@ -72,7 +73,7 @@ func TestProvisionedPod(t *testing.T) {
 	c.put(makeCapacity("fast", "n2", "12Gi", 103))
 	c.put(makeCapacity("slow", "n2", "12Gi", 103))
 	r.seen(func() bool {
-		most, _ := r.plugin.cache.Snapshot().MostAvailable("slow")
+		most, _ := r.plugin.cache.Snapshot().MostAvailable(&binding.Class{Name: "slow"})
 		return most == 12*volume.GiB
 	})
 	if _, refused = r.judge(makePod("other", "later")); len(refused) != 1 {

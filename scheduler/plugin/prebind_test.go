@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/berth-storage/berth/scheduler/binding"
 	"github.com/berth-storage/berth/volume"
 )
 
@@ -33,7 +34,7 @@ func ready(t *testing.T) *cycle {
 }
 
 func (cy *cycle) free() int64 {
-	most, _ := cy.plugin.cache.Snapshot().MostAvailable("fast")
+	most, _ := cy.plugin.cache.Snapshot().MostAvailable(&binding.Class{Name: "fast"})
 	return most / volume.GiB
 }
 
