@@ -177,7 +177,7 @@ func TestStaleCache(t *testing.T) {
 		"update unseen": {"the object is newer than the cache", []client.Object{makeNode(), makeClass("a", volume.DriverName),
 			func() client.Object {
 				o := object("a", volume.PoolCapacity{Pool: "old"})
-				o.ResourceVersion = "1"
+				o.ResourceVersion = "77"
 				return o
 			}()}},
 	}

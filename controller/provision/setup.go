@@ -9,6 +9,7 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	storagehelpers "k8s.io/component-helpers/storage/volume"
 	"k8s.io/klog/v2"
@@ -121,6 +122,8 @@ func SetupWithManager(mgr manager.Manager, c Config) error {
 		// Topology labels and the registration of the driver can come late.
 		Watches(&corev1.Node{}, waiting, builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&storagev1.CSINode{}, waiting).
+		// A PersistentVolume that was deleted before it was bound is made anew.
+		Watches(&corev1.PersistentVolume{}, handler.TypedEnqueueRequestsFromMapFunc(r.claimOf), builder.WithPredicates(deleted())).
 		WatchesRawSource(source.TypedFunc[Key](r.unfinished)).
 		WithOptions(controller.TypedOptions[Key]{
 			MaxConcurrentReconciles: c.Workers,
@@ -142,6 +145,16 @@ func (r *Reconciler) ownClaim(_ context.Context, claim client.Object) []Key {
 		return nil
 	}
 	return []Key{{NamespacedName: client.ObjectKeyFromObject(claim), UID: claim.GetUID()}}
+}
+
+// claimOf maps a PersistentVolume to its claim.
+func (r *Reconciler) claimOf(_ context.Context, pv client.Object) []Key {
+	v, ok := pv.(*corev1.PersistentVolume)
+	if !ok || v.Spec.ClaimRef == nil {
+		return nil
+	}
+	ref := v.Spec.ClaimRef
+	return []Key{{NamespacedName: types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, UID: ref.UID}}
 }
 
 // waitingClaims maps a node, or a class, to the claims that may wait for it.
@@ -182,6 +195,15 @@ func created() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc:  func(event.UpdateEvent) bool { return false },
 		DeleteFunc:  func(event.DeleteEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
+}
+
+// deleted lets only deletions pass.
+func deleted() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc:  func(event.CreateEvent) bool { return false },
+		UpdateFunc:  func(event.UpdateEvent) bool { return false },
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}
 }
