@@ -11,7 +11,10 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	eventrecord "k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
@@ -53,7 +56,8 @@ type Config struct {
 	// PodVolumesSocket is where pod runtimes ask; by default
 	// <Root>/berth/podvolumes.sock.
 	PodVolumesSocket string
-	Recorder         eventrecord.EventRecorder
+	// Recorder makes events; by default one that writes them with Client.
+	Recorder eventrecord.EventRecorder
 	// Clock is the real one if nil.
 	Clock clock.WithTicker
 	// BootID identifies the machine's boot; read from the kernel if empty.
@@ -70,6 +74,8 @@ type Agent struct {
 	source  *desired.Source
 	queue   workqueue.TypedRateLimitingInterface[volume.Key]
 	changes *signal
+	// events is nil where the recorder is another's.
+	events eventrecord.EventBroadcaster
 
 	// Set by Run before anything that reads them is started.
 	store  *record.Store
@@ -90,8 +96,8 @@ func New(cfg Config) (*Agent, error) {
 		return nil, errors.New("node agent: NodeName is empty")
 	case !filepath.IsAbs(cfg.Root) || filepath.Clean(cfg.Root) == "/":
 		return nil, fmt.Errorf("node agent: Root %q: want an absolute path of a folder", cfg.Root)
-	case cfg.Client == nil || cfg.Host == nil || cfg.Recorder == nil:
-		return nil, errors.New("node agent: Client, Host and Recorder are all needed")
+	case cfg.Client == nil || cfg.Host == nil:
+		return nil, errors.New("node agent: Client and Host are both needed")
 	}
 	cfg.Root = filepath.Clean(cfg.Root)
 	if cfg.PodVolumesSocket == "" {
@@ -112,7 +118,11 @@ func New(cfg Config) (*Agent, error) {
 			workqueue.NewTypedItemExponentialFailureRateLimiter[volume.Key](firstBackoff, maxBackoff),
 			workqueue.TypedRateLimitingQueueConfig[volume.Key]{Clock: cfg.Clock}),
 	}
-	a.info = nodeinfo.New(nodeinfo.Config{NodeName: cfg.NodeName, Client: cfg.Client, Recorder: cfg.Recorder, Clock: cfg.Clock})
+	if a.cfg.Recorder == nil {
+		a.events = eventrecord.NewBroadcaster()
+		a.cfg.Recorder = a.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "berth-agent", Host: cfg.NodeName})
+	}
+	a.info = nodeinfo.New(nodeinfo.Config{NodeName: cfg.NodeName, Client: cfg.Client, Recorder: a.cfg.Recorder, Clock: cfg.Clock})
 	a.drivers = &drivers{info: a.info, changed: a.driverChanged, byName: make(map[string]*csiclient.Client)}
 	a.source = desired.NewSource(cfg.NodeName, cfg.Client, a.desiredChanged)
 	return a, nil
@@ -144,6 +154,10 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	defer a.drivers.closeAll(ctx)
+	if a.events != nil {
+		a.events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: a.cfg.Client.CoreV1().Events(corev1.NamespaceAll)})
+		defer a.events.Shutdown()
+	}
 
 	group, ctx := errgroup.WithContext(ctx)
 	a.runner = apply.New(apply.Config{

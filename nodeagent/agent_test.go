@@ -558,7 +558,6 @@ func TestConfig(t *testing.T) {
 		"Root":     func(c *Config) { c.Root = "relative" },
 		"Client":   func(c *Config) { c.Client = nil },
 		"Host":     func(c *Config) { c.Host = nil },
-		"Recorder": func(c *Config) { c.Recorder = nil },
 	} {
 		bad := good
 		spoil(&bad)

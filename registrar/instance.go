@@ -32,11 +32,15 @@ type instance struct {
 	handler Handler
 	names   *names
 	clock   clock.Clock
+	// announced says that the event of the socket's making was read, or is not
+	// to come. Only the watcher's goroutine touches it.
+	announced bool
 
 	// before is the earlier instance at this path; it leaves before this one
 	// registers.
 	before *instance
-	// end is called when the socket is gone.
+	// ctx ends with the socket: end is called when it is gone.
+	ctx context.Context
 	end context.CancelFunc
 	// done is closed when the instance has left.
 	done chan struct{}
@@ -48,9 +52,33 @@ type instance struct {
 	again chan struct{}
 }
 
+// replaced takes in an event and reports whether another socket, that looks the
+// same, has taken the place of this one: file systems give the inode of a
+// removed file to the next, and their clocks are coarse. An event of removal
+// that comes before that of this socket's making is about an earlier socket.
+func (i *instance) replaced(what change) bool {
+	if what.made == i.path {
+		i.announced = true
+	}
+	return i.announced && within(i.path, what.gone)
+}
+
+// ended reports that the socket is gone; left, that its registration is too.
+func (i *instance) ended() bool { return i.ctx.Err() != nil }
+
+func (i *instance) left() bool {
+	select {
+	case <-i.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // run registers the plugin, and again whenever that is needed, until the
-// socket is gone, which ends ctx, or the watcher, which ends watch too.
-func (i *instance) run(ctx, watch context.Context) {
+// socket is gone or watch, the watcher's context, ends.
+func (i *instance) run(watch context.Context) {
+	ctx := i.ctx
 	defer close(i.done)
 	if i.before != nil {
 		<-i.before.done

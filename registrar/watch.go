@@ -65,11 +65,11 @@ func (w *Watcher) Run(ctx context.Context) error {
 	defer w.running.Wait()
 	defer cancel()
 
-	if err := w.rescan(ctx, ""); err != nil {
+	if err := w.rescan(ctx, change{}); err != nil {
 		return err
 	}
 	for {
-		gone := ""
+		var what change
 		select {
 		case <-ctx.Done():
 			return nil
@@ -77,45 +77,59 @@ func (w *Watcher) Run(ctx context.Context) error {
 			switch {
 			case !open:
 				return errors.New("watching plugin registrations: the watch ended")
+			case filepath.Dir(e.Name) == filepath.Dir(w.dir) && e.Name != w.dir:
+				continue // a neighbour of the folder
 			case e.Has(fsnotify.Remove), e.Has(fsnotify.Rename):
-				gone = filepath.Clean(e.Name)
-			case !e.Has(fsnotify.Create):
+				what.gone = filepath.Clean(e.Name)
+			case e.Has(fsnotify.Create):
+				what.made = filepath.Clean(e.Name)
+			default:
 				continue
 			}
 		case err := <-notify.Errors:
 			// After an overflow events are missing; the rescan makes up for them.
 			klog.FromContext(ctx).Error(err, "watching plugin registrations failed, scanning again")
 		}
-		if err := w.rescan(ctx, gone); err != nil {
+		if err := w.rescan(ctx, what); err != nil {
 			return err
 		}
 	}
 }
 
-// rescan makes the instances agree with the sockets in the folder. What was at
-// or below gone is taken as gone, even if something of that name is there
-// again: it is then another instance.
-func (w *Watcher) rescan(ctx context.Context, gone string) error {
-	found := make(map[string]fs.FileInfo)
+// change is what an event says. Events lag behind the folder: by the time that
+// one is read, more may have happened.
+type change struct{ made, gone string }
+
+// rescan makes the instances agree with the sockets in the folder.
+func (w *Watcher) rescan(ctx context.Context, what change) error {
 	if err := os.MkdirAll(w.dir, 0o755); err != nil {
 		return fmt.Errorf("making the folder of plugin registrations: %w", err)
 	}
-	if err := w.walk(ctx, w.dir, found); err != nil {
+	found := make(map[string]fs.FileInfo)
+	// Only its parent tells of the folder's removal at once: sockets that are
+	// bound in it keep the folder itself alive in the kernel.
+	if err := w.notify.Add(filepath.Dir(w.dir)); err != nil {
+		return fmt.Errorf("watching the parent of %s: %w", w.dir, err)
+	}
+	// A folder that is removed meanwhile holds nothing; the event of that is
+	// still to come, and makes it again.
+	if err := w.walk(ctx, w.dir, found); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("scanning plugin registrations in %s: %w", w.dir, err)
 	}
 	for path, i := range w.instances {
 		now, there := found[path]
-		if there && sameSocket(now, i.info) && !within(path, gone) {
+		if there && !i.ended() && sameSocket(now, i.info) && !i.replaced(what) {
 			delete(found, path)
 			continue
 		}
 		i.end()
-		if !there {
+		// One that has not left yet stays known, so that the next waits for it.
+		if !there && i.left() {
 			delete(w.instances, path)
 		}
 	}
 	for path, info := range found {
-		w.start(ctx, path, info)
+		w.start(ctx, path, info, what.made == path || what == change{})
 	}
 	return nil
 }
@@ -150,11 +164,10 @@ func (w *Watcher) walk(ctx context.Context, dir string, found map[string]fs.File
 	return nil
 }
 
-func (w *Watcher) start(ctx context.Context, path string, info fs.FileInfo) {
+func (w *Watcher) start(ctx context.Context, path string, info fs.FileInfo, announced bool) {
 	own, cancel := context.WithCancel(ctx)
 	i := &instance{
-		path:    path,
-		info:    info,
+		path: path, info: info, announced: announced, ctx: own,
 		before:  w.instances[path],
 		handler: w.handler,
 		names:   w.names,
@@ -164,7 +177,7 @@ func (w *Watcher) start(ctx context.Context, path string, info fs.FileInfo) {
 		again:   make(chan struct{}, 1),
 	}
 	w.instances[path] = i
-	w.running.Go(func() { i.run(own, ctx) })
+	w.running.Go(func() { i.run(ctx) })
 }
 
 // sameSocket compares inode and time of making: file systems give the inode of
