@@ -9,6 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-storage/berth/internal/sandbox"
+	"github.com/berth-storage/berth/volume"
 )
 
 const appLabel = "app"
@@ -49,6 +50,22 @@ while true; do
   sleep 0.2
 done
 `
+
+// storageClass is the story's class. Its filesystem is xfs, since growing a
+// mounted ext4 needs CAP_SYS_RESOURCE (Linux, fs/ext4/ioctl.c), which even root
+// may lack in a container or a virtual machine of somebody else's.
+func storageClass() *storagev1.StorageClass {
+	return &storagev1.StorageClass{
+		ObjectMeta:           metav1.ObjectMeta{Name: class},
+		Provisioner:          volume.DriverName,
+		VolumeBindingMode:    ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
+		AllowVolumeExpansion: ptr.To(true),
+		Parameters:           map[string]string{volume.ParameterFSType: "xfs"},
+		AllowedTopologies: []corev1.TopologySelectorTerm{{
+			MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: volume.LabelZone, Values: []string{zone}}},
+		}},
+	}
+}
 
 // set is the StatefulSet of the story.
 func set() *appsv1.StatefulSet {

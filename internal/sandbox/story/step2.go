@@ -16,9 +16,6 @@ import (
 // setIsPlaced: every pod of the set runs in the allowed zone, on a node that had
 // room, and wrote to its volume.
 func (t *teller) setIsPlaced(ctx context.Context) error {
-	if err := t.ensureNamespace(ctx); err != nil {
-		return err
-	}
 	if _, err := t.client.AppsV1().StatefulSets(namespace).Create(ctx, set(), metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("making StatefulSet %s: %w", setName, err)
 	}

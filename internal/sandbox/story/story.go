@@ -9,7 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -24,13 +23,13 @@ const (
 	namespace = "story"
 	setName   = "web"
 	replicas  = 3
-	// class is the shipped class that allows zone-1 only.
-	class     = "berth-zone-1"
+	// class allows zone-1 only.
+	class     = "story-zone-1"
 	zone      = "zone-1"
 	scheduler = "berth-scheduler"
 
-	claimSize = 192 * volume.MiB
-	grownSize = 256 * volume.MiB
+	claimSize = 320 * volume.MiB
+	grownSize = 384 * volume.MiB
 )
 
 // wantPods is how many of the pods each node has room for.
@@ -43,9 +42,9 @@ const stepTimeout = 30 * time.Second
 func Cluster(o sandbox.Options) sandbox.Options {
 	o.Nodes, o.Zones = 3, 2
 	o.PoolSizes = map[string]int64{
-		"node-1": 640 * volume.MiB,
-		"node-2": volume.GiB,
-		"node-3": 448 * volume.MiB,
+		"node-1": 896 * volume.MiB,
+		"node-2": 1280 * volume.MiB,
+		"node-3": 512 * volume.MiB,
 	}
 	return o
 }
@@ -72,6 +71,9 @@ func Run(ctx context.Context, cluster *sandbox.Cluster, out io.Writer, began tim
 		return fmt.Errorf("making the client: %w", err)
 	}
 	t := &teller{cluster: cluster, client: client, machine: cluster.Machine(), out: out, began: began}
+	if err := t.setUp(ctx); err != nil {
+		return err
+	}
 	steps := []struct {
 		title string
 		tell  func(context.Context) error
@@ -124,11 +126,14 @@ func (t *teller) explain(ctx context.Context) {
 	}
 }
 
-// ensureNamespace makes the story's namespace.
-func (t *teller) ensureNamespace(ctx context.Context) error {
+// setUp makes the story's namespace and class.
+func (t *teller) setUp(ctx context.Context) error {
 	_, err := t.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
+	if err != nil {
 		return fmt.Errorf("making namespace %s: %w", namespace, err)
+	}
+	if _, err := t.client.StorageV1().StorageClasses().Create(ctx, storageClass(), metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("making class %s: %w", class, err)
 	}
 	return nil
 }
