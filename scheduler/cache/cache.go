@@ -156,8 +156,11 @@ func (c *Cache) observeClaim(key string) {
 
 // syncClaim needs mu.
 func (c *Cache) syncClaim(key string) {
-	c.last = nil
 	pvc := get[v1.PersistentVolumeClaim](c.claims, key)
+	if pvc != nil && c.claimUID[key] == string(pvc.UID) && c.ledger.knows(factsOfClaim(pvc)) {
+		return
+	}
+	c.last = nil
 	if old := c.claimUID[key]; old != "" && (pvc == nil || old != string(pvc.UID)) {
 		c.ledger.deleteClaim(old)
 		delete(c.claimUID, key)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -137,6 +138,57 @@ func TestSnapshotNeverChanges(t *testing.T) {
 	}
 	if s.Snapshot() != s.Snapshot() {
 		t.Error("a snapshot is made anew although nothing changed")
+	}
+}
+
+// TestSnapshotsAreReadWhileTheCacheMovesOn shows, under the race detector, that
+// the nodes of a cycle may be judged in parallel with events and reservations,
+// and that every reader of one snapshot sees one state.
+func TestSnapshotsAreReadWhileTheCacheMovesOn(t *testing.T) {
+	s := newStores(t)
+	for i := range 50 {
+		name := fmt.Sprint("n", i)
+		s.set(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: nodeLabels(name)}})
+		o := capacityObject("1", numbers("P"+name, "5"))
+		o.Name, o.NodeTopology.MatchLabels = name, nodeLabels(name)
+		s.set(o)
+	}
+	s.set(pvc("u1", "2", ""))
+	plan := planFor("u1")
+	var group errgroup.Group
+	for range 4 {
+		group.Go(func() error {
+			for range 100 {
+				view := s.Snapshot()
+				first, _ := view.MostAvailable(&binding.Class{Name: "A"})
+				for i := range 50 {
+					node := binding.Node{Name: fmt.Sprint("n", i), Labels: nodeLabels(fmt.Sprint("n", i))}
+					before, after := view.Segments("A", node), view.Segments("A", node)
+					if len(before) != 1 || len(after) != 1 || before[0] != after[0] || before[0].Available > first {
+						return fmt.Errorf("a snapshot changed on %s: %v, then %v", node.Name, before, after)
+					}
+				}
+			}
+			return nil
+		})
+	}
+	group.Go(func() error {
+		for i := range 200 {
+			if err := s.Assume(plan, "pod"); err != nil {
+				return err
+			}
+			o := capacityObject(fmt.Sprint(i+2), numbers("Pn1", fmt.Sprint(i+6)))
+			o.Name = "n1"
+			s.set(o)
+			s.Forget(plan, "pod")
+		}
+		return nil
+	})
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.free(); got != 100 {
+		t.Errorf("%d free at the end, want 100", got)
 	}
 }
 

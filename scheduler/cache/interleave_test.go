@@ -209,7 +209,7 @@ func (w *truth) step(l *ledger) string {
 // all is delivered and published, it offers exactly that (no hold for ever);
 // and a ledger built anew from the same objects agrees (restart).
 func TestLedgerInterleavings(t *testing.T) {
-	const rounds, steps = 400, 150
+	const rounds, steps = 200, 150
 	kinds := []string{"claim", "volume", "capacity"}
 	provisioned, refused := 0, 0
 	for seed := range uint64(rounds) {

@@ -207,6 +207,14 @@ func (l *ledger) setClaim(c claimFacts) {
 	l.place([]string{c.uid})
 }
 
+// knows reports whether setClaim would change nothing.
+func (l *ledger) knows(c claimFacts) bool {
+	if h := l.holds[c.uid]; h != nil {
+		return h.claim == c
+	}
+	return c.selected == ""
+}
+
 // deleteClaim ends the claim's hold. Its volume, if known, is counted by its
 // number until it is deleted or published.
 func (l *ledger) deleteClaim(uid string) {

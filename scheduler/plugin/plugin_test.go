@@ -13,9 +13,11 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-storage/berth/scheduler/binding"
+	"github.com/berth-storage/berth/scheduler/cache"
 	"github.com/berth-storage/berth/volume"
 )
 
@@ -350,6 +352,54 @@ func TestAttachLimits(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// activator records the pods that are retried.
+type activator struct{ pods []string }
+
+func (a *activator) Activate(_ klog.Logger, pods map[string]*v1.Pod) { a.pods = keys(pods) }
+
+func TestProfilesShareOneCache(t *testing.T) {
+	scheduled, deleting := makePod("scheduled", "a"), makePod("deleting", "a")
+	scheduled.Spec.NodeName = "n1"
+	deleting.DeletionTimestamp, deleting.Finalizers = ptr.To(metav1.Now()), []string{"f"}
+	c := newCluster(t, makeNode("n1"), makePod("waiting", "a"), makePod("no-claims"), scheduled, deleting)
+	a := &activator{}
+	h, err := frameworkruntime.NewFramework(t.Context(), nil, nil, frameworkruntime.WithClientSet(c.client),
+		frameworkruntime.WithInformerFactory(c.factory), frameworkruntime.WithPodActivator(a))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := new(Factory)
+	var caches []*cache.Cache
+	for range 2 {
+		p, err := f.New(t.Context(), nil, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		caches = append(caches, p.(*Plugin).cache)
+	}
+	if caches[0] != caches[1] {
+		t.Error("two profiles of one scheduler keep two ledgers: they would promise the same bytes twice")
+	}
+	other := newCluster(t, makeNode("n1"))
+	h2, err := frameworkruntime.NewFramework(t.Context(), nil, nil, frameworkruntime.WithClientSet(other.client), frameworkruntime.WithInformerFactory(other.factory))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := f.New(t.Context(), nil, h2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.(*Plugin).cache == caches[0] {
+		t.Error("two schedulers share one cache")
+	}
+	c.factory.Start(t.Context().Done())
+	c.factory.WaitForCacheSync(t.Context().Done())
+	activatePending(t.Context(), h)
+	if diff := cmp.Diff([]string{"default/waiting"}, a.pods); diff != "" {
+		t.Errorf("retried after a hold ended by time: (-want +got)\n%s", diff)
 	}
 }
 
