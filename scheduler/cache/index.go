@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"cmp"
 	"iter"
 	"slices"
 	"strings"
@@ -18,7 +17,7 @@ import (
 // It is a value that copies on write: snapshot is O(1), and a snapshot may be
 // read by many goroutines while its original is written.
 type index[T any] struct {
-	tree *btree.BTreeG[item[T]]
+	tree *btree.BTreeG[*item[T]]
 	// shapes of each group, with the number of items of each; the slices are
 	// replaced, never changed. The map is the original's alone.
 	shapes map[string][]shapeCount
@@ -38,10 +37,19 @@ type item[T any] struct {
 	value                    T
 }
 
-func lessItem[T any](a, b item[T]) bool {
-	return cmp.Or(
-		strings.Compare(a.group, b.group), strings.Compare(a.shape, b.shape),
-		strings.Compare(a.values, b.values), strings.Compare(a.id, b.id)) < 0
+// lessItem orders by group, shape, values, id. Searching is what Filter spends
+// its time on: items are pointers, and most comparisons end at the values.
+func lessItem[T any](a, b *item[T]) bool {
+	if a.group != b.group {
+		return a.group < b.group
+	}
+	if a.shape != b.shape {
+		return a.shape < b.shape
+	}
+	if n := strings.Compare(a.values, b.values); n != 0 {
+		return n < 0
+	}
+	return a.id < b.id
 }
 
 const treeDegree = 16
@@ -64,12 +72,12 @@ func (x *index[T]) delete(group string, p *place, id string) {
 	}
 }
 
-func itemOf[T any](group string, p *place, id string, value T) item[T] {
+func itemOf[T any](group string, p *place, id string, value T) *item[T] {
 	values := p.values
 	if p.matches != nil {
 		values = p.text
 	}
-	return item[T]{group: group, shape: p.shape(), values: values, id: id, place: p, value: value}
+	return &item[T]{group: group, shape: p.shape(), values: values, id: id, place: p, value: value}
 }
 
 // count keeps the list of shapes of a group.
@@ -109,7 +117,8 @@ type shelf[T any] struct {
 	group, shape, values string
 }
 
-// shelves returns the places of the group that the node lies in.
+// shelves returns the places of the group that the node lies in. One may be
+// empty: finding out would cost the search that reading it costs.
 func (x *index[T]) shelves(group string, node binding.Node) []shelf[T] {
 	var out []shelf[T]
 	for _, s := range x.shapes[group] {
@@ -117,12 +126,8 @@ func (x *index[T]) shelves(group string, node binding.Node) []shelf[T] {
 			out = x.predicates(out, group, node)
 			continue
 		}
-		values, ok := valuesOf(s.keys, node)
-		if !ok {
-			continue
-		}
-		if sh := (shelf[T]{x, group, s.name, values}); !sh.empty() {
-			out = append(out, sh)
+		if values, ok := valuesOf(s.keys, node); ok {
+			out = append(out, shelf[T]{x, group, s.name, values})
 		}
 	}
 	return out
@@ -131,12 +136,12 @@ func (x *index[T]) shelves(group string, node binding.Node) []shelf[T] {
 // predicates appends the shelves of the distinct predicates that hold. It steps
 // from one predicate to the next, not over all their items.
 func (x *index[T]) predicates(out []shelf[T], group string, node binding.Node) []shelf[T] {
-	from := item[T]{group: group, shape: predicateShape}
+	from := &item[T]{group: group, shape: predicateShape}
 	for {
 		var next *item[T]
-		x.tree.AscendGreaterOrEqual(from, func(i item[T]) bool {
+		x.tree.AscendGreaterOrEqual(from, func(i *item[T]) bool {
 			if i.group == group && i.shape == predicateShape {
-				next = &i
+				next = i
 			}
 			return false
 		})
@@ -146,22 +151,15 @@ func (x *index[T]) predicates(out []shelf[T], group string, node binding.Node) [
 		if next.place.Matches(node) {
 			out = append(out, shelf[T]{x, group, predicateShape, next.values})
 		}
-		from.values = next.values + "\x00"
+		from = &item[T]{group: group, shape: predicateShape, values: next.values + "\x00"}
 	}
-}
-
-func (s shelf[T]) empty() bool {
-	for range s.from("") {
-		return false
-	}
-	return true
 }
 
 // from yields the values of the shelf whose id is at least from, in order.
 func (s shelf[T]) from(from string) iter.Seq[T] {
 	return func(yield func(T) bool) {
-		start := item[T]{group: s.group, shape: s.shape, values: s.values, id: from}
-		s.index.tree.AscendGreaterOrEqual(start, func(i item[T]) bool {
+		start := &item[T]{group: s.group, shape: s.shape, values: s.values, id: from}
+		s.index.tree.AscendGreaterOrEqual(start, func(i *item[T]) bool {
 			if i.group != s.group || i.shape != s.shape || i.values != s.values {
 				return false
 			}

@@ -13,6 +13,20 @@
 //	PreBindPreFlight  is there anything to write or to wait for?
 //	PreBind           the plan is written, then awaited by informer events
 //	Unreserve         undoes Reserve, in memory; nothing in the API is undone
+//
+// Intended differences from upstream, beside those of scheduler/binding:
+//
+//   - PreBind waits for informer events and never polls; it repeats a write that
+//     met another version, and recognises a claim recreated under its name.
+//   - Reserve may follow Unreserve with the same state and reserves again.
+//   - A claim selected for the node already is not asked for capacity again: the
+//     ledger holds its bytes.
+//   - Hints look at class and pool, wake on deletions that end holds, and wake
+//     pods with claims when a CSIDriver stops tracking capacity.
+//   - Attach limits are counted from the pods of the NodeInfo alone, so that
+//     preemption can succeed; VolumeAttachments are not counted yet. A missing
+//     driver is unresolvable: evicting pods does not install it.
+//   - In-tree volumes are not translated to CSI yet.
 package plugin
 
 import (
