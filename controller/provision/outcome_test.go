@@ -139,20 +139,33 @@ func TestDriverComesLate(t *testing.T) {
 	}
 }
 
-// TestStaleCache: the cache shows the claim as it was before it was served and
-// deleted. The live check keeps a second volume from being made
-// (external-provisioner#1469).
+// TestStaleCache: the cache shows the claim as it was. The live check keeps a
+// second volume from being made (external-provisioner#1469).
 func TestStaleCache(t *testing.T) {
-	w := newWorld(t, makeNode(), makeCSINode(), makeClass(), makeClaim())
-	w.start()
-	stale := w.api
-	gone := newWorld(t, makeNode(), makeCSINode(), makeClass())
-	w.r.client, w.r.live = stale, gone.api
-	if _, err := w.r.Reconcile(context.Background(), keyOf(makeClaim())); err != nil {
-		t.Fatal(err)
+	cases := map[string]struct {
+		reason string
+		live   []client.Object
+	}{
+		"deleted":   {reason: "it was served and deleted"},
+		"made anew": {reason: "another claim has its name", live: []client.Object{makeClaim(func(c *corev1.PersistentVolumeClaim) { c.UID = otherUID })}},
+		"bound":     {reason: "it has its volume", live: []client.Object{makeClaim(func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "pv" })}},
+		"moved":     {reason: "another node is selected", live: []client.Object{makeClaim(func(c *corev1.PersistentVolumeClaim) { c.Annotations[volume.AnnSelectedNode] = "n2" })}},
+		"deleting": {reason: "it is about to go", live: []client.Object{makeClaim(func(c *corev1.PersistentVolumeClaim) {
+			c.DeletionTimestamp, c.Finalizers = &metav1.Time{Time: time.Unix(1, 0)}, []string{"kubernetes.io/pvc-protection"}
+		})}},
 	}
-	if w.driver.EverMade() != 0 || len(w.records()) != 0 {
-		t.Errorf("made %d volumes, records %v", w.driver.EverMade(), w.records())
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, makeNode(), makeCSINode(), makeClass(), makeClaim())
+			w.start()
+			w.r.live = newWorld(t, tc.live...).api
+			if _, err := w.r.Reconcile(context.Background(), keyOf(makeClaim())); err != nil {
+				t.Fatal(err)
+			}
+			if w.driver.EverMade() != 0 || len(w.records()) != 0 || len(w.volumes()) != 0 {
+				t.Errorf("%s: made %d volumes, records %v, PersistentVolumes %v", tc.reason, w.driver.EverMade(), w.records(), w.volumes())
+			}
+		})
 	}
 }
 
