@@ -25,29 +25,25 @@ func (a *Agent) Status(uid string) (podvolumes.Status, <-chan struct{}) {
 		Synced: snapshot.Synced, Found: found, Pod: pod.Pod, State: pod.State,
 		Released: a.isReleased(uid),
 	}
-	for _, v := range pod.Volumes {
-		s.Volumes = append(s.Volumes, a.volumeStatus(uid, v))
-	}
 	s.HandedOut = len(pod.Volumes) > 0
 	for _, v := range pod.Volumes {
-		s.HandedOut = s.HandedOut && v.Problem == nil && a.store.Get(v.Key).Pods[uid].Custody == plan.HandedOut
+		s.Volumes = append(s.Volumes, a.volumeStatus(uid, v))
+		custody := plan.Kept
+		if v.Problem == nil {
+			custody = a.store.Get(v.Key).Pods[uid].Custody
+		}
+		s.HandedOut = s.HandedOut && custody == plan.HandedOut
+		s.Released = s.Released || custody == plan.Released
 	}
-	for _, key := range a.keysOf(uid) {
-		r := a.store.Get(key).Pods[uid]
-		s.Released = s.Released || r.Custody == plan.Released
-		if r.Publish.State != plan.Absent {
+	if found && !s.Released {
+		return s, changed // who asks wants to know what is ready, not what is held
+	}
+	for _, key := range a.store.Holding(uid) {
+		if r := a.store.Get(key).Pods[uid]; r.Publish.State != plan.Absent {
 			s.Held = append(s.Held, a.heldBecause(key, uid))
 		}
 	}
 	return s, changed
-}
-
-// keysOf are the recorded volumes of a pod.
-func (a *Agent) keysOf(uid string) []volume.Key {
-	return slices.DeleteFunc(a.store.Keys(), func(key volume.Key) bool {
-		_, ok := a.store.Get(key).Pods[uid]
-		return !ok
-	})
 }
 
 func (a *Agent) isReleased(uid string) bool {
@@ -176,7 +172,7 @@ func (a *Agent) setCustody(key volume.Key, uid string, from, to plan.Custody) er
 // the pod wants but does not have, so that they are not published afterwards.
 func (a *Agent) Release(uid string) error {
 	pod, found := a.source.Snapshot().Pods[uid]
-	keys := a.keysOf(uid)
+	keys := a.store.Holding(uid)
 	if found {
 		a.mu.Lock()
 		a.released[uid] = true

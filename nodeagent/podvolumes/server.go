@@ -49,7 +49,7 @@ type Status struct {
 	HandedOut bool
 	// Volumes are in the order of pod.spec.volumes.
 	Volumes []Volume
-	// Held says that something of the pod is still published, or may be.
+	// Held names what of a released or vanished pod is still published, or may be.
 	Held []string
 }
 

@@ -92,6 +92,12 @@ func TestUpdateIsDurableAndReadsBack(t *testing.T) {
 	if got := s.Keys(); !slices.Equal(got, []volume.Key{key}) {
 		t.Errorf("keys %v", got)
 	}
+	if got := s.Holding("uid-2"); !slices.Equal(got, []volume.Key{key}) {
+		t.Errorf("volumes of the pod: %v", got)
+	}
+	if got := s.Holding("uid-3"); len(got) != 0 {
+		t.Errorf("volumes of a pod without any: %v", got)
+	}
 	if err := s.Update(key, func(r *plan.Record) error {
 		r.Stage.BecomeAbsent()
 		clear(r.Pods)

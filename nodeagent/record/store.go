@@ -148,6 +148,19 @@ func (s *Store) Keys() []volume.Key {
 	return keys
 }
 
+// Holding are the volumes whose record names the pod, in no order.
+func (s *Store) Holding(podUID string) []volume.Key {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var keys []volume.Key
+	for k, r := range s.volumes {
+		if _, ok := r.Pods[podUID]; ok {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
 // Update changes the record of a volume. When it returns nil the change is
 // durable; when it returns an error the record is what it was before, in memory,
 // and on disk one or the other. change works on a copy; its error cancels the
