@@ -59,7 +59,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, key reconcile.Request) (reco
 	plan := decide(question{scope: r.scope, claim: claim, pv: pv, failed: r.failedSize(claim.UID)})
 	switch plan.Action {
 	case Grow:
-		return r.grow(ctx, claim, pv, plan)
+		return r.grow(ctx, attempt{
+			claim: claim, pv: pv, plan: plan,
+			what: fmt.Sprintf("%d of %s", plan.Size, claim.Spec.Resources.Requests.Storage()),
+		})
 	case Tidy:
 		r.forget(claim.UID)
 		return reconcile.Result{}, r.tidy(ctx, pv)
@@ -85,39 +88,49 @@ func (r *Reconciler) volumeOf(ctx context.Context, claim *corev1.PersistentVolum
 	return pv, nil
 }
 
+// attempt is one try of one size.
+type attempt struct {
+	claim *corev1.PersistentVolumeClaim
+	pv    *corev1.PersistentVolume
+	plan  Plan
+	// what tells this try from others, for what the driver refused: the same
+	// size is another try after the user asked for something else.
+	what string
+}
+
 // grow notes the size, calls the driver and acts on the outcome.
-func (r *Reconciler) grow(ctx context.Context, claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume, plan Plan) (reconcile.Result, error) {
-	what := fmt.Sprintf("%d of %s", plan.Size, claim.Spec.Resources.Requests.Storage())
-	if left := r.refused.Left(claim.UID, what); plan.Slow && left > 0 {
+func (r *Reconciler) grow(ctx context.Context, a attempt) (reconcile.Result, error) {
+	if left := r.refused.Left(a.claim.UID, a.what); a.plan.Slow && left > 0 {
 		return reconcile.Result{RequeueAfter: left}, nil
 	}
-	if !isInProgress(claim, plan.Size) {
+	size := a.plan.Size
+	if !isInProgress(a.claim, size) {
 		// Durable before the call. The resourceVersion makes it the check that
 		// the decision was not made on a stale claim.
-		if err := r.patchStatus(ctx, claim, func(c *corev1.PersistentVolumeClaim) {
-			becomeInProgress(c, plan.Size, r.clock.Now())
+		if err := r.patchStatus(ctx, a.claim, func(c *corev1.PersistentVolumeClaim) {
+			becomeInProgress(c, size, r.clock.Now())
 		}); err != nil {
 			return reconcile.Result{}, err
 		}
-		notes.Normal(r.events, claim, reasonResizing, actionExpand, fmt.Sprintf(
-			"growing PersistentVolume %s to %s", pv.Name, volume.FormatBytes(plan.Size)))
+		notes.Normal(r.events, a.claim, reasonResizing, actionExpand, fmt.Sprintf(
+			"growing PersistentVolume %s to %s", a.pv.Name, volume.FormatBytes(size)))
 	}
 	callCtx, cancel := context.WithTimeout(ctx, r.callTimeout)
 	defer cancel()
-	response, err := r.driver.ControllerExpandVolume(callCtx, requestFor(claim, pv, plan.Size))
+	response, err := r.driver.ControllerExpandVolume(callCtx, requestFor(a.claim, a.pv, size))
 	if err != nil {
-		return r.growFailed(ctx, claim, plan.Size, what, err)
+		return r.growFailed(ctx, a, err)
 	}
 	got := response.GetCapacityBytes()
 	if got == 0 {
-		got = plan.Size
+		got = size
 	}
-	if got < plan.Size {
-		err := fmt.Errorf("the driver grew the volume to %s, %s were asked", volume.FormatBytes(got), volume.FormatBytes(plan.Size))
-		notes.Warning(r.events, claim, reasonFailed, actionExpand, err.Error())
+	if got < size {
+		err := fmt.Errorf("the driver grew the volume to %s, %s were asked", volume.FormatBytes(got), volume.FormatBytes(size))
+		notes.Warning(r.events, a.claim, reasonFailed, actionExpand, err.Error())
 		return reconcile.Result{}, err
 	}
-	return r.grown(ctx, claim, pv, plan, what, got, response.GetNodeExpansionRequired())
+	return reconcile.Result{}, r.grown(ctx, a, got, response.GetNodeExpansionRequired())
 }
 
 // requestFor makes the request. Every capability of a PersistentVolume has one
@@ -142,73 +155,74 @@ func requestFor(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume
 
 // grown writes the result: the PersistentVolume first, so that a node that sees
 // the claim's state sees the size too.
-func (r *Reconciler) grown(ctx context.Context, claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume, plan Plan, what string, got int64, nodeStep bool) (reconcile.Result, error) {
+func (r *Reconciler) grown(ctx context.Context, a attempt, got int64, nodeStep bool) error {
 	var before *resource.Quantity
 	if nodeStep {
-		before = claim.Status.Capacity.Storage()
+		before = a.claim.Status.Capacity.Storage()
 	}
-	base := pv.DeepCopy()
-	if growVolume(pv, got, before) {
-		if err := r.client.Patch(ctx, pv, locked(base)); err != nil {
-			return reconcile.Result{}, fmt.Errorf("raising the PersistentVolume's capacity: %w", err)
+	base := a.pv.DeepCopy()
+	if growVolume(a.pv, got, before) {
+		if err := r.client.Patch(ctx, a.pv, locked(base)); err != nil {
+			return fmt.Errorf("raising the PersistentVolume's capacity: %w", err)
 		}
 	}
-	baseClaim := claim.DeepCopy()
-	if noteNodeStep(claim, nodeStep) {
-		if err := r.client.Patch(ctx, claim, locked(baseClaim)); err != nil {
-			return reconcile.Result{}, fmt.Errorf("noting whether the node has to act: %w", err)
+	baseClaim := a.claim.DeepCopy()
+	if noteNodeStep(a.claim, nodeStep) {
+		if err := r.client.Patch(ctx, a.claim, locked(baseClaim)); err != nil {
+			return fmt.Errorf("noting whether the node has to act: %w", err)
 		}
 	}
-	err := r.patchStatus(ctx, claim, func(c *corev1.PersistentVolumeClaim) {
+	err := r.patchStatus(ctx, a.claim, func(c *corev1.PersistentVolumeClaim) {
 		if nodeStep {
-			becomeNodePending(c, plan.Size, r.clock.Now())
+			becomeNodePending(c, a.plan.Size, r.clock.Now())
 		} else {
 			becomeGrown(c, got, r.clock.Now())
 		}
 	})
 	if err != nil {
-		return reconcile.Result{}, err
+		return err
 	}
 	if !nodeStep {
-		r.forget(claim.UID)
-		notes.Normal(r.events, claim, reasonSuccessful, actionExpand, "the volume has "+volume.FormatBytes(got))
-		return reconcile.Result{}, nil
+		r.forget(a.claim.UID)
+		notes.Normal(r.events, a.claim, reasonSuccessful, actionExpand, "the volume has "+volume.FormatBytes(got))
+		return nil
 	}
-	r.setFailed(claim.UID, 0)
-	if plan.Slow {
+	r.setFailed(a.claim.UID, 0)
+	if a.plan.Slow {
 		// If the node refuses this size again, both rest.
-		r.refused.Hold(claim.UID, what)
+		r.refused.Hold(a.claim.UID, a.what)
 	}
-	notes.Normal(r.events, claim, reasonNodeStep, actionExpand, "the volume has grown; the file system grows on the node")
-	return reconcile.Result{}, nil
+	notes.Normal(r.events, a.claim, reasonNodeStep, actionExpand, "the volume has grown; the file system grows on the node")
+	return nil
 }
 
 // growFailed acts on what the end of the call means. What was asked stays in
 // the claim's status, so that it is counted and finished.
-func (r *Reconciler) growFailed(ctx context.Context, claim *corev1.PersistentVolumeClaim, size int64, what string, err error) (reconcile.Result, error) {
+func (r *Reconciler) growFailed(ctx context.Context, a attempt, err error) (reconcile.Result, error) {
+	uid, size := a.claim.UID, a.plan.Size
 	said := notes.Message(err)
 	note := fmt.Sprintf("growing to %s: %s", volume.FormatBytes(size), said)
 	outcome := csiclient.OutcomeOf(err)
 	switch {
 	case outcome == csiclient.Stop || csiclient.IsNotFound(err):
-		r.setFailed(claim.UID, size)
-		marked := r.patchStatus(ctx, claim, func(c *corev1.PersistentVolumeClaim) {
+		r.setFailed(uid, size)
+		marked := r.patchStatus(ctx, a.claim, func(c *corev1.PersistentVolumeClaim) {
 			becomeInfeasible(c, size, said, r.clock.Now())
 		})
 		if marked != nil {
 			return reconcile.Result{}, marked
 		}
-		notes.Warning(r.events, claim, reasonFailed, actionExpand, note)
-		return reconcile.Result{RequeueAfter: r.refused.Hold(claim.UID, what)}, nil
+		notes.Warning(r.events, a.claim, reasonFailed, actionExpand, note)
+		return reconcile.Result{RequeueAfter: r.refused.Hold(uid, a.what)}, nil
 	case outcome == csiclient.Retry || csiclient.IsExhausted(err):
 		// A driver that says that it has no room has not grown the volume. The
 		// user may now ask for less. (external-resizer keeps to the size here, and
 		// the claim with it.)
-		r.setFailed(claim.UID, size)
+		r.setFailed(uid, size)
 	default:
-		r.setFailed(claim.UID, 0)
+		r.setFailed(uid, 0)
 	}
-	notes.Warning(r.events, claim, reasonFailed, actionExpand, note)
+	notes.Warning(r.events, a.claim, reasonFailed, actionExpand, note)
 	return reconcile.Result{}, fmt.Errorf("calling ControllerExpandVolume: %w", err)
 }
 
