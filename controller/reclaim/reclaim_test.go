@@ -219,6 +219,42 @@ func TestEveryFault(t *testing.T) {
 	}
 }
 
+// TestConflict: Kubernetes takes its own finalizer off in between.
+func TestConflict(t *testing.T) {
+	w := newWorld(t, makePV(func(pv *corev1.PersistentVolume) {
+		pv.Finalizers = append(pv.Finalizers, "kubernetes.io/pv-protection")
+	}))
+	w.start()
+	w.r.client = &meddler{Client: w.api}
+	if err := w.reconcile(); err != nil {
+		t.Errorf("a conflict is no failure: %v", err)
+	}
+	if w.pv() != nil || len(w.driver.Volumes()) != 0 {
+		t.Errorf("left: %v, volumes %v", w.pv(), w.driver.Volumes())
+	}
+}
+
+// meddler changes the object right before the first patch.
+type meddler struct {
+	client.Client
+	done bool
+}
+
+func (m *meddler) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+	if !m.done {
+		m.done = true
+		now := &corev1.PersistentVolume{}
+		if err := m.Get(ctx, client.ObjectKeyFromObject(o), now); err != nil {
+			return err
+		}
+		now.Finalizers = []string{volume.FinalizerProvisioner}
+		if err := m.Update(ctx, now); err != nil {
+			return err
+		}
+	}
+	return m.Client.Patch(ctx, o, p, opts...)
+}
+
 func TestRetain(t *testing.T) {
 	w := newWorld(t, makePV(policy(corev1.PersistentVolumeReclaimRetain)))
 	w.settle()

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -75,17 +76,27 @@ func (r *Reconciler) delete(ctx context.Context, name string, uid types.UID) err
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("deleting the PersistentVolume: %w", err)
 		}
-		// The deletion changed the object; the finalizer is taken from it as it
-		// is now.
-		if err := r.live.Get(ctx, client.ObjectKeyFromObject(pv), pv); err != nil {
-			return client.IgnoreNotFound(err)
-		}
 	}
-	if err := r.unprotect(ctx, pv); err != nil {
+	if err := r.release(ctx, pv); err != nil {
 		return err
 	}
 	klog.FromContext(ctx).V(2).Info("deleted volume", "volumeID", handle)
 	return nil
+}
+
+// release removes the finalizer of an object that was just deleted. Kubernetes
+// removes its own at the same moment, so conflicts are the rule here.
+func (r *Reconciler) release(ctx context.Context, pv *corev1.PersistentVolume) error {
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		now := &corev1.PersistentVolume{}
+		if err := r.live.Get(ctx, client.ObjectKeyFromObject(pv), now); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		if now.UID != pv.UID {
+			return nil
+		}
+		return r.unprotect(ctx, now)
+	})
 }
 
 // confirm judges the live PersistentVolume and its live claim. It returns nil
