@@ -61,12 +61,21 @@ func follow[L runtime.Object](ctx context.Context, client kubernetes.Interface, 
 	return &watching{store: store, synced: controller.HasSynced, stop: stop}
 }
 
-// stripManagedFields drops what nobody here reads and everybody would hold.
+// stripManagedFields drops what nobody here reads and everybody would hold. It
+// works on a copy: client-go's fake gives one object to several watchers.
 func stripManagedFields(obj any) (any, error) {
-	if o, ok := obj.(metav1.Object); ok {
-		o.SetManagedFields(nil)
+	o, ok := obj.(runtime.Object)
+	if !ok {
+		return obj, nil
 	}
-	return obj, nil
+	if m, ok := obj.(metav1.Object); !ok || len(m.GetManagedFields()) == 0 {
+		return obj, nil
+	}
+	own := o.DeepCopyObject()
+	if m, ok := own.(metav1.Object); ok {
+		m.SetManagedFields(nil)
+	}
+	return own, nil
 }
 
 // byName watches single objects, those asked for and no others.
