@@ -96,10 +96,10 @@ func TestHints(t *testing.T) {
 		"pod with volumes left": {"its volumes, or its reservation", fwk.AssignedPod, makePod("gone", "x"), nil, queued},
 		"pod without any left":  {"it held nothing", fwk.AssignedPod, makePod("gone"), nil, skipped},
 	}
+	pod := makePod("p", "a")
+	r := dynamicCluster(t, makePVC("a", "fast", "1Gi"), makeClass("odd", driverName), pod).start(t.Context())
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			pod := makePod("p", "a")
-			r := dynamicCluster(t, makePVC("a", "fast", "1Gi"), makeClass("odd", driverName), pod).start(t.Context())
 			if got := r.hint(tc.resource, pod, tc.old, tc.new); got != tc.want {
 				t.Errorf("%s: got %v, want %v", tc.reason, got, tc.want)
 			}
