@@ -3,7 +3,7 @@
 export CGO_ENABLED ?= 0
 # grpcnotrace leaves out golang.org/x/net/trace, whose templates keep the linker
 # from dropping what no program calls: it halves the agent.
-export GOFLAGS     ?= -trimpath -buildvcs=false -tags=grpcnotrace
+export GOFLAGS     := $(GOFLAGS) -trimpath -buildvcs=false -tags=grpcnotrace
 
 BIN      := bin
 VERSION  ?= v0.1.0-dev
