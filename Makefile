@@ -8,6 +8,13 @@ export GOFLAGS     := $(GOFLAGS) -trimpath -buildvcs=false -tags=grpcnotrace
 BIN      := bin
 VERSION  ?= v0.1.0-dev
 LDFLAGS  := -s -w -X k8s.io/component-base/version.gitVersion=$(VERSION)
+
+# Kubernetes' own components judge by their version what they are compatible
+# with: inside of these two programs it must stay Kubernetes'.
+KUBERNETES := 1.37.2
+build-berth-sandbox build-berth-scheduler: LDFLAGS := -s -w -X main.version=$(VERSION) \
+	-X k8s.io/component-base/version.gitVersion=v$(KUBERNETES) \
+	-X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37
 PROGRAMS := $(notdir $(wildcard cmd/*))
 
 .DEFAULT_GOAL := help
