@@ -3,7 +3,6 @@ package podruntime
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"sync"
 	"time"
@@ -263,6 +262,3 @@ func (w *worker) changed() {
 	default:
 	}
 }
-
-// String is for logs.
-func (w *worker) String() string { return fmt.Sprintf("worker of %s", klog.KObj(w.current())) }
