@@ -306,7 +306,7 @@ func TestReboot(t *testing.T) {
 	w.clean("at the end")
 }
 
-func TestRun(t *testing.T) {
+func TestServe(t *testing.T) {
 	w, _ := fakeWorld(t)
 	socket := w.path("csi", "csi.sock")
 
@@ -338,7 +338,7 @@ func TestRun(t *testing.T) {
 	if info.Mode().Perm() != 0o600 {
 		t.Errorf("the socket's mode is %v, want 0600", info.Mode().Perm())
 	}
-	if err := w.d.Run(t.Context(), socket); err == nil {
+	if _, err := w.d.Listen(t.Context(), socket); err == nil {
 		t.Error("a second driver took the socket of the first")
 	}
 	stop()
@@ -347,12 +347,12 @@ func TestRun(t *testing.T) {
 	}
 }
 
-func TestRunRefuses(t *testing.T) {
+func TestListenRefuses(t *testing.T) {
 	w, _ := fakeWorld(t)
 	file := w.path("file")
 	w.must(os.WriteFile(file, []byte("x"), 0o600))
 	for reason, endpoint := range map[string]string{"a file": file, "tcp": "tcp://127.0.0.1:1", "a relative path": "csi.sock", "nothing": ""} {
-		if err := w.d.Run(t.Context(), endpoint); err == nil {
+		if _, err := w.d.Listen(t.Context(), endpoint); err == nil {
 			t.Errorf("%s: served", reason)
 		}
 	}
@@ -361,9 +361,9 @@ func TestRunRefuses(t *testing.T) {
 	}
 }
 
-// TestRunLeavesASuccessorsSocket: a driver that ends late does not take away the
+// TestServeLeavesASuccessorsSocket: a driver that ends late does not take away the
 // socket of the one that has replaced it.
-func TestRunLeavesASuccessorsSocket(t *testing.T) {
+func TestServeLeavesASuccessorsSocket(t *testing.T) {
 	w, _ := fakeWorld(t)
 	socket := w.path("csi.sock")
 	stop := w.serve(socket)

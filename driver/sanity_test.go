@@ -33,8 +33,10 @@ func TestSanity(t *testing.T) {
 func (w *world) serve(socket string) (stop func()) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
+	server, err := w.d.Listen(ctx, "unix://"+socket)
+	w.must(err)
 	done := make(chan error, 1)
-	go func() { done <- w.d.Run(ctx, "unix://"+socket) }()
+	go func() { done <- server.Serve(ctx) }()
 	return func() {
 		w.t.Helper()
 		cancel()

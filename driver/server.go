@@ -22,37 +22,64 @@ import (
 // stopPatience is how long calls may run on after the driver was told to stop.
 const stopPatience = 10 * time.Second
 
-// Run serves the driver at endpoint, unix:///path or a path, until ctx ends. Calls
-// in flight then get 10 s to finish. The socket is open to root alone.
-func (d *Driver) Run(ctx context.Context, endpoint string) error {
+// Server is a driver at a socket.
+type Server struct {
+	driver   *Driver
+	file     string
+	listener net.Listener
+	owned    os.FileInfo
+}
+
+// Listen makes the driver's socket at endpoint, unix:///path or a path, open to
+// root alone. From then on calls are taken; Serve answers them. So whoever
+// announces the driver can do it after Listen.
+func (d *Driver) Listen(ctx context.Context, endpoint string) (*Server, error) {
 	file, err := socketPath(endpoint)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	listener, owned, err := listen(ctx, file)
 	if err != nil {
-		return fmt.Errorf("serving at %s: %w", file, err)
+		return nil, fmt.Errorf("serving at %s: %w", file, err)
 	}
+	return &Server{driver: d, file: file, listener: listener, owned: owned}, nil
+}
+
+// Serve answers calls until ctx ends, and then removes the socket. Calls in
+// flight get 10 s to finish.
+func (s *Server) Serve(ctx context.Context) error {
 	logger := klog.FromContext(ctx)
 	server := grpc.NewServer(grpc.UnaryInterceptor(logCalls(logger)))
-	csi.RegisterIdentityServer(server, d)
-	csi.RegisterControllerServer(server, d)
-	csi.RegisterNodeServer(server, d)
+	csi.RegisterIdentityServer(server, s.driver)
+	csi.RegisterControllerServer(server, s.driver)
+	csi.RegisterNodeServer(server, s.driver)
 
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-	logger.V(2).Info("driver serves", "driver", volume.DriverName, "node", d.nodeID)
+	go func() { served <- server.Serve(s.listener) }()
+	logger.V(2).Info("driver serves", "driver", volume.DriverName, "node", s.driver.nodeID)
 	select {
 	case err := <-served:
-		return errors.Join(fmt.Errorf("serving at %s: %w", file, err), removeOwned(file, owned))
+		return errors.Join(fmt.Errorf("serving at %s: %w", s.file, err), s.Close())
 	case <-ctx.Done():
 	}
 	// No new caller finds the socket while the old ones finish.
-	err = removeOwned(file, owned)
+	err := removeOwned(s.file, s.owned)
 	force := time.AfterFunc(stopPatience, server.Stop)
 	defer force.Stop()
 	server.GracefulStop()
 	<-served
+	return err
+}
+
+// Close takes the socket away; it is for a Server that Serve was not called on.
+func (s *Server) Close() error {
+	return errors.Join(removeOwned(s.file, s.owned), ignoreClosed(s.listener.Close()))
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
 	return err
 }
 
@@ -91,7 +118,7 @@ func listen(ctx context.Context, file string) (net.Listener, os.FileInfo, error)
 	if err != nil {
 		return nil, nil, err
 	}
-	// The removal is Run's, which knows whose the socket is.
+	// The removal is the Server's, which knows whose the socket is.
 	listener.(*net.UnixListener).SetUnlinkOnClose(false)
 	owned, err := os.Lstat(file)
 	if err == nil {

@@ -87,11 +87,16 @@ func run(ctx context.Context, o *options) (err error) {
 	if err := os.MkdirAll(o.registryDir(), 0o755); err != nil {
 		return fmt.Errorf("making the folder of registrations: %w", err)
 	}
+	// Last, and before the driver is announced.
+	server, err := bundled.Listen(ctx, o.driverSocket())
+	if err != nil {
+		return err
+	}
 
 	klog.FromContext(ctx).Info("agent starts", "node", o.nodeName, "mode", o.mode, "version", version.Get().GitVersion)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { labels.Run(ctx); return nil })
-	g.Go(func() error { return bundled.Run(ctx, o.driverSocket()) })
+	g.Go(func() error { return server.Serve(ctx) })
 	g.Go(func() error {
 		return registrar.Serve(ctx, registrar.Announcement{
 			Dir: o.registryDir(), Driver: volume.DriverName, Endpoint: o.driverSocket(), Again: labels.Changed(),
