@@ -4,7 +4,8 @@ package manifests
 
 import "embed"
 
-// FS holds the kustomize folders: base/ and what lies beside it.
+// FS holds the kustomize folder base/, and examples/ to apply to a cluster that
+// has it.
 //
-//go:embed base
+//go:embed base examples
 var FS embed.FS

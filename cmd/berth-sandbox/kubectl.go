@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -22,9 +24,28 @@ func newKubectlCommand() *cobra.Command {
 	}
 }
 
+// needsKubelet refuses what kubectl asks of a node's kubelet: it would end in a
+// host name that cannot be found.
+func needsKubelet(args []string) error {
+	command := slices.IndexFunc(args[1:], func(a string) bool { return !strings.HasPrefix(a, "-") })
+	if command < 0 {
+		return nil
+	}
+	switch c := args[1+command]; c {
+	case "logs":
+		return errors.New("kubectl logs: a node of the sandbox has no kubelet; use: berth-sandbox logs POD")
+	case "exec", "attach", "cp", "port-forward", "debug":
+		return fmt.Errorf("kubectl %s: a node of the sandbox has no kubelet to do it", c)
+	}
+	return nil
+}
+
 // pointKubectl points kubectl at the sandbox. `--data-dir DIR` right after
 // "kubectl" is taken for the sandbox's; a --kubeconfig of the user's wins.
 func pointKubectl(args []string) ([]string, error) {
+	if err := needsKubelet(args); err != nil {
+		return nil, err
+	}
 	dir := sandbox.DefaultDataDir
 	if env := os.Getenv(envDataDir); env != "" {
 		dir = env

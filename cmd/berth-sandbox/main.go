@@ -73,12 +73,11 @@ folder, and "down" leaves nothing behind.`,
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cobra.NoArgs,
 	}
 	root.SetVersionTemplate("berth-sandbox {{.Version}} (Kubernetes " + kubernetesVersion() + ")\n")
 	root.AddCommand(
 		newUpCommand(), newDownCommand(), newStatusCommand(), newKubeconfigCommand(),
-		newKubectlCommand(), newLogsCommand(), newDemoCommand(),
+		newKubectlCommand(), newLogsCommand(), newExampleCommand(), newDemoCommand(),
 		newSuperviseCommand(), newNodeCommand(),
 	)
 	return root

@@ -37,8 +37,8 @@ func addDataDir(fs *pflag.FlagSet, dir *string) {
 
 func (o *options) addFlags(fs *pflag.FlagSet) {
 	addDataDir(fs, &o.dataDir)
-	fs.StringVar(&o.binDir, "bin-dir", os.Getenv(envBinDir), "folder of berth-scheduler and berth-agent; default: that of berth-sandbox [$"+envBinDir+"]")
-	fs.IntVar(&o.nodes, "nodes", 3, "number of nodes")
+	fs.StringVar(&o.binDir, "bin-dir", os.Getenv(envBinDir), "folder of berth-sandbox, berth-scheduler and berth-agent; default: that of the running program [$"+envBinDir+"]")
+	fs.IntVar(&o.nodes, "nodes", 3, "number of nodes; 0 is a control plane alone")
 	fs.IntVar(&o.zones, "zones", 2, "number of zones that the nodes are spread over")
 	fs.StringSliceVar(&o.without, "without", nil, "components to leave out: "+strings.Join(optional(), ", "))
 	fs.StringVar(&o.poolSize, "pool-size", "1Gi", "size of each node's storage pool; it takes disk space only as it is filled")

@@ -47,6 +47,10 @@ func up(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("finding the running program: %w", err)
 	}
+	// The supervisor runs in another folder.
+	if o.dataDir, err = sandbox.CleanDataDir(o.dataDir); err != nil {
+		return err
+	}
 	r, w, err := os.Pipe()
 	if err != nil {
 		return fmt.Errorf("making a pipe to the supervisor: %w", err)
@@ -106,11 +110,12 @@ The sandbox runs. For kubectl and other clients:
 
 Three commands to try:
 
-  %[2]s kubectl get nodes -L topology.kubernetes.io/zone,topology.berth.dev/node
-  %[2]s kubectl get storageclasses,csistoragecapacities -A
-  %[2]s status
+  %[2]s example | %[2]s kubectl apply -f -
+  %[2]s kubectl get pods,pvc,pv -o wide
+  %[2]s logs notes-0
 
-It ends with: %[2]s down
+Pods need a command and no image; "kubectl exec" and "kubectl logs" need a
+kubelet, which these nodes do not have. It ends with: %[2]s down
 `, state.Kubeconfig, self)
 	return nil
 }

@@ -30,7 +30,17 @@ type ProcessState struct {
 	Log  string     `json:"log"`
 }
 
-// ReadState reads the state of the sandbox in dir; os.ErrNotExist when there is
+// NoSandboxError says that a folder holds no sandbox. It is os.ErrNotExist.
+type NoSandboxError struct{ Dir string }
+
+func (e *NoSandboxError) Error() string {
+	return fmt.Sprintf("no sandbox in %s; start one with: berth-sandbox up --data-dir %s", e.Dir, e.Dir)
+}
+
+// Is makes it os.ErrNotExist.
+func (e *NoSandboxError) Is(target error) bool { return target == os.ErrNotExist }
+
+// ReadState reads the state of the sandbox in dir; *NoSandboxError when there is
 // none.
 func ReadState(dir string) (State, error) {
 	dir, err := CleanDataDir(dir)
@@ -39,7 +49,7 @@ func ReadState(dir string) (State, error) {
 	}
 	raw, err := os.ReadFile(layout{dir}.state())
 	if errors.Is(err, os.ErrNotExist) {
-		return State{}, fmt.Errorf("no sandbox in %s; start one with: berth-sandbox up: %w", dir, err)
+		return State{}, &NoSandboxError{Dir: dir}
 	}
 	if err != nil {
 		return State{}, fmt.Errorf("reading the sandbox's state: %w", err)

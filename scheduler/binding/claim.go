@@ -44,6 +44,21 @@ func Classify(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (S
 	return StateImmediate, nil
 }
 
+// WhyImmediate says, for a claim in StateImmediate, what it waits for; "" is
+// left to the sentence of volume.ReasonClaimUnbound.
+func WhyImmediate(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
+	name := ClassName(claim)
+	switch {
+	case claim.Spec.VolumeName != "":
+		return "waits for the PV controller to bind it to " + claim.Spec.VolumeName
+	case name == "":
+		return "names no StorageClass, and no volume is bound to it"
+	case class == nil:
+		return fmt.Sprintf("its StorageClass %q does not exist", name)
+	}
+	return ""
+}
+
 // IsBound reports whether the binding is complete. The annotation's value does
 // not matter, nor does the claim's phase (component-helpers, AnnBindCompleted).
 func IsBound(claim *v1.PersistentVolumeClaim) bool {

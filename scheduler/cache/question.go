@@ -22,7 +22,7 @@ const noProvisioner = "kubernetes.io/no-provisioner"
 type Question struct {
 	Pod  *binding.Pod
 	View binding.View
-	// Immediate are the keys of claims that the PV controller has yet to bind.
+	// Immediate describes each claim that the PV controller has yet to bind.
 	Immediate []string
 }
 
@@ -47,7 +47,7 @@ func (c *Cache) Ask(pvcs []*v1.PersistentVolumeClaim) (Question, error) {
 			return Question{}, err
 		}
 		if state == binding.StateImmediate {
-			q.Immediate = append(q.Immediate, keyOf(pvc))
+			q.Immediate = append(q.Immediate, describe(pvc, class))
 			continue
 		}
 		claim, err := c.claim(pvc, class)
@@ -62,6 +62,15 @@ func (c *Cache) Ask(pvcs []*v1.PersistentVolumeClaim) (Question, error) {
 	}
 	q.Pod, q.View = binding.NewPod(bound, delayed), c.snapshot()
 	return q, nil
+}
+
+// describe names a claim and, where that is known, what it waits for.
+func describe(pvc *v1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
+	s := "claim " + keyOf(pvc)
+	if why := binding.WhyImmediate(pvc, class); why != "" {
+		s += ": " + why
+	}
+	return s
 }
 
 func keyOf(pvc *v1.PersistentVolumeClaim) string { return pvc.Namespace + "/" + pvc.Name }

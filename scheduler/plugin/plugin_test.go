@@ -179,10 +179,13 @@ func TestPreFilterRefuses(t *testing.T) {
 			c.DeletionTimestamp, c.Finalizers = &now, []string{"f"}
 		}), want: uau + "persistentvolumeclaim is being deleted: claim default/a"},
 		"immediate":     {pod: makePod("p", "a"), claim: makePVC("a", "immediate", "1Gi"), want: uau + "pod has unbound immediate PersistentVolumeClaims: claim default/a"},
-		"no such class": {pod: makePod("p", "a"), claim: makePVC("a", "none", "1Gi"), want: uau + "pod has unbound immediate PersistentVolumeClaims: claim default/a"},
+		"no such class": {pod: makePod("p", "a"), claim: makePVC("a", "none", "1Gi"), want: uau + `pod has unbound immediate PersistentVolumeClaims: claim default/a: its StorageClass "none" does not exist`},
+		"no class": {pod: makePod("p", "a"), claim: change(makePVC("a", "", "1Gi"), func(c *v1.PersistentVolumeClaim) {
+			c.Spec.StorageClassName = nil
+		}), want: uau + "pod has unbound immediate PersistentVolumeClaims: claim default/a: names no StorageClass, and no volume is bound to it"},
 		"half bound": {pod: makePod("p", "a"), claim: change(makePVC("a", "fast", "1Gi"), func(c *v1.PersistentVolumeClaim) {
 			c.Spec.VolumeName = "pv"
-		}), want: uau + "pod has unbound immediate PersistentVolumeClaims: claim default/a"},
+		}), want: uau + "pod has unbound immediate PersistentVolumeClaims: claim default/a: waits for the PV controller to bind it to pv"},
 		"no binding mode": {pod: makePod("p", "a"), claim: makePVC("a", "nomode", "1Gi"),
 			want: `Error: running PreFilter plugin "BerthVolumes": storage class "nomode": volumeBindingMode is not set; set it to WaitForFirstConsumer or Immediate`},
 		"bound to nothing": {pod: makePod("p", "a"), claim: boundTo(makePVC("a", "fast", "1Gi"), "gone"),

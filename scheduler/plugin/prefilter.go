@@ -56,7 +56,7 @@ func (p *Plugin) PreFilter(_ context.Context, cs fwk.CycleState, pod *v1.Pod, _ 
 	}
 	if len(question.Immediate) > 0 {
 		return nil, statusOf([]volume.Refusal{{
-			Reason: volume.ReasonClaimUnbound, Detail: "claim " + question.Immediate[0],
+			Reason: volume.ReasonClaimUnbound, Detail: question.Immediate[0],
 		}})
 	}
 	s := &state{question: question, wanted: map[volume.Key]struct{}{}, verdicts: map[string]binding.Verdict{}}

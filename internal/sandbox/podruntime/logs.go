@@ -46,6 +46,9 @@ func LogFile(dirs []string, namespace, pod, container string) (string, error) {
 	for _, e := range entries {
 		names = append(names, strings.TrimSuffix(e.Name(), ".log"))
 	}
+	if len(names) == 0 {
+		return "", fmt.Errorf("pod %s/%s has no logs yet: none of its containers has started; its events say why", namespace, pod)
+	}
 	if container == "" && len(names) == 1 {
 		container = names[0]
 	}

@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 )
@@ -92,10 +94,24 @@ func withStatus(pod *corev1.Pod, status corev1.PodStatus) *corev1.Pod {
 // statusPatch changes only what this runtime writes: conditions are merged by
 // their type. The uid keeps it from a younger pod of the same name.
 func statusPatch(uid types.UID, status corev1.PodStatus) ([]byte, error) {
-	raw, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": uid},
-		"status":   status,
-	})
+	body, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&status)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the pod's status: %w", err)
+	}
+	// What a condition no longer says must be named to go away in a merge.
+	conditions, _, err := unstructured.NestedSlice(body, "conditions")
+	if err != nil {
+		return nil, fmt.Errorf("encoding the pod's conditions: %w", err)
+	}
+	for _, c := range conditions {
+		for _, field := range []string{"reason", "message"} {
+			if m := c.(map[string]any); m[field] == nil {
+				m[field] = nil
+			}
+		}
+	}
+	body["conditions"] = conditions
+	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": uid}, "status": body})
 	if err != nil {
 		return nil, fmt.Errorf("encoding the pod's status: %w", err)
 	}
