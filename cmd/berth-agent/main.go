@@ -11,8 +11,9 @@ import (
 	"k8s.io/component-base/cli"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/cli/globalflag"
+	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/component-base/term"
-	"k8s.io/component-base/version/verflag"
+	"k8s.io/component-base/version"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 )
@@ -27,12 +28,15 @@ func command() *cobra.Command {
 		Long: `berth-agent serves the volumes of one node: the bundled CSI driver, its
 registration, the controllers of the node's own volumes and, with
 --mode=standalone, the kubelet's side of CSI for a node without a kubelet.`,
+		Version:      version.Get().GitVersion,
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,
 		RunE: func(*cobra.Command, []string) error {
-			verflag.PrintAndExitIfRequested()
 			opts.complete()
 			if err := opts.validate(); err != nil {
+				return fmt.Errorf("configuration:\n%w", err)
+			}
+			if err := logsapi.ValidateAndApply(opts.logs, nil); err != nil {
 				return fmt.Errorf("configuration:\n%w", err)
 			}
 			ctx := ctrl.SetupSignalHandler()
@@ -42,7 +46,6 @@ registration, the controllers of the node's own volumes and, with
 		},
 	}
 	sets := opts.flags()
-	verflag.AddFlags(sets.FlagSet("global"))
 	globalflag.AddGlobalFlags(sets.FlagSet("global"), cmd.Name())
 	for _, fs := range sets.FlagSets {
 		cmd.Flags().AddFlagSet(fs)
