@@ -12,10 +12,15 @@ const (
 	TopologyNodeKey = "topology.berth.dev/node"
 
 	// LabelNode names, on a PersistentVolume or PersistentVolumeClaim, the
-	// node that is to act on it, so that an agent can watch only its own. Its
-	// value is NodeLabelValue(node name). Written on PVs by
-	// controller/provision.
+	// node that is to act on it, so that an agent can watch only its own. On PVs
+	// its value is NodeLabelValue(node name), written by controller/provision; on
+	// claims ClaimLabelValue(node name), written by the policy ClaimLabelPolicy
+	// and, on claims older than it, by controller/claimwatch.
 	LabelNode = "berth.dev/node"
+
+	// ClaimLabelPolicy is the name of the MutatingAdmissionPolicy in manifests/,
+	// and of its binding, that keep LabelNode on claims equal to AnnSelectedNode.
+	ClaimLabelPolicy = "claim-label.berth.dev"
 
 	// AnnotationPool carries a pool's UUID, on CSIStorageCapacity (written by
 	// controller/capacity) and on PersistentVolume (written by

@@ -9,15 +9,28 @@ import (
 // bytes (apimachinery, validation.LabelValueMaxLength).
 const labelValueMax = 63
 
-// NodeLabelValue is the value of LabelNode for a node: the node's name, or for
-// a name over 63 bytes its first 52, a dash and 10 hex digits of its sha256.
-// manifests/ holds the same rule in CEL; change both together.
+// NodeLabelValue is the value of LabelNode on a PersistentVolume of a node: the
+// node's name, or for a name over 63 bytes its first 52, a dash and 10 hex digits
+// of its sha256. Claims have another rule: see ClaimLabelValue.
 func NodeLabelValue(node string) string {
 	if len(node) <= labelValueMax {
 		return node
 	}
 	sum := sha256.Sum256([]byte(node))
 	return node[:52] + "-" + hex.EncodeToString(sum[:])[:10]
+}
+
+// ClaimLabelValue is the value of LabelNode on the claims for which a node was
+// selected: the node's name. For a name over 63 bytes there is none and ok is
+// false: the label is then left off, and the node's agent has to watch every
+// claim. ClaimLabelPolicy says the same in CEL, which in the API server has no
+// hash to shorten a name with (k8s.io/apiserver, pkg/cel/environment/base.go);
+// test/e2e/manifests holds the two together.
+func ClaimLabelValue(node string) (value string, ok bool) {
+	if node == "" || len(node) > labelValueMax {
+		return "", false
+	}
+	return node, true
 }
 
 // PVName is the name of the PersistentVolume provisioned for the claim with
