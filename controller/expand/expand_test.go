@@ -28,6 +28,8 @@ type world struct {
 	events *csitest.Events
 	clock  *testclock.FakePassiveClock
 	r      *Reconciler
+	// labelled: the cache holds claims with the node's label only.
+	labelled bool
 }
 
 func newWorld(t *testing.T, claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) *world {
@@ -43,7 +45,12 @@ func newWorld(t *testing.T, claim *corev1.PersistentVolumeClaim, pv *corev1.Pers
 func (w *world) start() {
 	w.t.Helper()
 	var err error
-	w.r, err = New(Config{Scope: testScope(), Driver: w.driver, Clock: w.clock}, csitest.Disturbed(w.api, w.steps), w.events)
+	cached := w.api
+	if w.labelled {
+		cached = csitest.Labelled(w.api)
+	}
+	w.r, err = New(Config{Scope: testScope(), Driver: w.driver, Clock: w.clock},
+		csitest.Disturbed(cached, w.steps), csitest.Disturbed(w.api, w.steps), w.events)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -274,6 +281,24 @@ func TestNodeInfeasible(t *testing.T) {
 	result, err := w.reconcile()
 	if err != nil || result.RequeueAfter <= 0 {
 		t.Errorf("the second refusal rests: %v, %v", result, err)
+	}
+}
+
+// TestUnlabelledClaim: what the cache of labelled claims lacks grows too, once
+// its PersistentVolume brings it up; a claim that is gone ends quietly.
+func TestUnlabelledClaim(t *testing.T) {
+	w := newWorld(t, makeClaim(2*gi, gi), makePV(gi))
+	w.labelled = true
+	w.settle()
+	w.node()
+	w.settle()
+	w.want("grown", summary{Volume: 2, PV: 2, Has: 2, Tried: 2})
+	claim, _ := w.objects()
+	if err := w.api.Delete(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+	if result, err := w.reconcile(); err != nil || result.RequeueAfter != 0 {
+		t.Errorf("a claim that is gone: %v, %v", result, err)
 	}
 }
 

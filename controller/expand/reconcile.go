@@ -33,6 +33,7 @@ type Driver interface {
 type Reconciler struct {
 	scope       scope.Scope
 	client      client.Client
+	live        client.Reader
 	events      notes.Recorder
 	driver      Driver
 	clock       clock.PassiveClock
@@ -49,7 +50,14 @@ type Reconciler struct {
 // Reconcile brings one claim as far as it can.
 func (r *Reconciler) Reconcile(ctx context.Context, key reconcile.Request) (reconcile.Result, error) {
 	claim := &corev1.PersistentVolumeClaim{}
-	if err := r.client.Get(ctx, key.NamespacedName, claim); err != nil {
+	err := r.client.Get(ctx, key.NamespacedName, claim)
+	if apierrors.IsNotFound(err) {
+		// A cache of labelled claims lacks those without the label: a claim that was
+		// restored from a backup has its volume and no selected node. Its
+		// PersistentVolume brought it here.
+		err = r.live.Get(ctx, key.NamespacedName, claim)
+	}
+	if err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	pv, err := r.volumeOf(ctx, claim)

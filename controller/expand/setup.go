@@ -72,14 +72,15 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// New makes a Reconciler.
-func New(c Config, cached client.Client, events notes.Recorder) (*Reconciler, error) {
+// New makes a Reconciler. cached may lag behind the API server, and may lack
+// claims; live must not.
+func New(c Config, cached client.Client, live client.Reader, events notes.Recorder) (*Reconciler, error) {
 	c, err := c.withDefaults()
 	if err != nil {
 		return nil, err
 	}
 	return &Reconciler{
-		scope: c.Scope, client: cached, events: events, driver: c.Driver, clock: c.Clock,
+		scope: c.Scope, client: cached, live: live, events: events, driver: c.Driver, clock: c.Clock,
 		refused: slow.New(c.Clock, c.MaxInterval), callTimeout: c.CallTimeout,
 		failed: make(map[types.UID]int64),
 	}, nil
@@ -92,7 +93,7 @@ func SetupWithManager(mgr manager.Manager, c Config) error {
 	if err != nil {
 		return err
 	}
-	r, err := New(c, mgr.GetClient(), mgr.GetEventRecorder("berth-resizer"))
+	r, err := New(c, mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("berth-resizer"))
 	if err != nil {
 		return err
 	}

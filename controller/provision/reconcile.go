@@ -123,7 +123,13 @@ func (r *Reconciler) look(ctx context.Context, p *pass) error {
 		return err
 	}
 	claim := &corev1.PersistentVolumeClaim{}
-	switch err := r.client.Get(ctx, p.key.NamespacedName, claim); {
+	err = r.client.Get(ctx, p.key.NamespacedName, claim)
+	if apierrors.IsNotFound(err) && p.recorded {
+		// A cache of labelled claims may lack one that exists. To take it for gone
+		// would undo what it waits for.
+		err = r.live.Get(ctx, p.key.NamespacedName, claim)
+	}
+	switch {
 	case apierrors.IsNotFound(err):
 		return nil
 	case err != nil:

@@ -84,6 +84,8 @@ type world struct {
 	dir    string
 	events *csitest.Events
 	steps  *csitest.Steps
+	// labelled: the cache holds claims with the node's label only.
+	labelled bool
 	// r is the running process; nil after a crash.
 	r *Reconciler
 }
@@ -121,10 +123,14 @@ func (w *world) start() {
 		w.t.Fatal(err)
 	}
 	api := csitest.Disturbed(w.api, w.steps)
+	cached := api
+	if w.labelled {
+		cached = csitest.Disturbed(csitest.Labelled(w.api), w.steps)
+	}
 	w.r, err = New(Config{
 		Scope: testScope(), Driver: w.driver, Capabilities: w.driver,
 		Records: disturbedRecords{files, w.steps}, InFlight: &inflight.Set{},
-	}, api, api, w.events)
+	}, cached, api, w.events)
 	if err != nil {
 		w.t.Fatal(err)
 	}

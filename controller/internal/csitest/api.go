@@ -11,6 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/berth-storage/berth/volume"
 )
 
 // API makes an API server in memory with the objects given.
@@ -58,4 +60,27 @@ type Events struct{ Told []string }
 // Eventf implements notes.Recorder.
 func (e *Events) Eventf(_, _ runtime.Object, kind, reason, _, note string, args ...any) {
 	e.Told = append(e.Told, kind+" "+reason+" "+fmt.Sprintf(note, args...))
+}
+
+// Labelled is a cache that holds of the claims only those with the label
+// volume.LabelNode, as scope.LabelledClaims makes one; it lags behind nothing.
+func Labelled(api client.WithWatch) client.WithWatch {
+	return interceptor.NewClient(api, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+			if err := c.Get(ctx, key, obj, opts...); err != nil {
+				return err
+			}
+			if claim, ok := obj.(*corev1.PersistentVolumeClaim); ok && claim.Labels[volume.LabelNode] == "" {
+				*claim = corev1.PersistentVolumeClaim{}
+				return apierrors.NewNotFound(corev1.Resource("persistentvolumeclaims"), key.Name)
+			}
+			return nil
+		},
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if _, ok := list.(*corev1.PersistentVolumeClaimList); ok {
+				opts = append(opts, client.HasLabels{volume.LabelNode})
+			}
+			return c.List(ctx, list, opts...)
+		},
+	})
 }
