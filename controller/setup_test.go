@@ -41,7 +41,7 @@ func (noFiles) RemoveFile(string) error          { return nil }
 func TestSetup(t *testing.T) {
 	s := scope.Scope{Driver: volume.DriverName, Node: "n1"}
 	mgr, err := manager.New(&rest.Config{Host: "http://127.0.0.1:1"}, manager.Options{
-		Cache:   cache.Options{ByObject: s.Cache("berth-system")},
+		Cache:   cache.Options{ByObject: s.Cache("berth-system", scope.LabelledClaims)},
 		Metrics: metricsserver.Options{BindAddress: "0"},
 		// Without an API server nobody else tells which kinds have a namespace.
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {

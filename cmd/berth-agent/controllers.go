@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
@@ -12,6 +13,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/berth-storage/berth/controller/capacity"
+	"github.com/berth-storage/berth/controller/claimwatch"
 	"github.com/berth-storage/berth/controller/expand"
 	"github.com/berth-storage/berth/controller/inflight"
 	"github.com/berth-storage/berth/controller/provision"
@@ -23,10 +25,10 @@ import (
 
 // controllers makes the manager of the node's own volumes. It also serves the
 // program's one HTTP address.
-func controllers(config *rest.Config, o *options, calls *csiclient.Client, source capacity.Source, files provision.Files) (manager.Manager, error) {
+func controllers(config *rest.Config, o *options, watched claimwatch.Choice, calls *csiclient.Client, source capacity.Source, files provision.Files) (manager.Manager, error) {
 	here := scope.Scope{Driver: volume.DriverName, Node: o.nodeName}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Cache: cache.Options{ByObject: here.Cache(o.namespace)},
+		Cache: cache.Options{ByObject: here.Cache(o.namespace, watched.Claims)},
 		Metrics: metricsserver.Options{
 			BindAddress: httpAddress(o),
 			ExtraHandlers: map[string]http.Handler{
@@ -59,6 +61,13 @@ func controllers(config *rest.Config, o *options, calls *csiclient.Client, sourc
 		Scope: here, Namespace: o.namespace, Source: source, InFlight: running,
 	}); err != nil {
 		return nil, err
+	}
+	if watched.Claims == scope.LabelledClaims {
+		if err := mgr.Add(&claimwatch.Backlog{
+			Scope: here, Live: mgr.GetAPIReader(), Writer: mgr.GetClient(), Since: watched.Since, Clock: clock.RealClock{},
+		}); err != nil {
+			return nil, fmt.Errorf("setting up the labelling of claims: %w", err)
+		}
 	}
 	return mgr, nil
 }

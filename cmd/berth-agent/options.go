@@ -13,6 +13,7 @@ import (
 	"k8s.io/component-base/logs"
 	logsapi "k8s.io/component-base/logs/api/v1"
 
+	"github.com/berth-storage/berth/controller/claimwatch"
 	"github.com/berth-storage/berth/volume"
 )
 
@@ -36,6 +37,7 @@ type options struct {
 	maxVolumes       int64
 	podVolumesSocket string
 	namespace        string
+	claimWatch       string
 	httpAddress      string
 	apiQPS           float32
 	apiBurst         int
@@ -52,6 +54,7 @@ func newOptions() *options {
 		poolDir:        "/var/lib/berth/pool",
 		poolReserve:    "0",
 		namespace:      "berth-system",
+		claimWatch:     string(claimwatch.Auto),
 		httpAddress:    "127.0.0.1:9808",
 		apiQPS:         50,
 		apiBurst:       100,
@@ -75,7 +78,7 @@ func (o *options) flags() (sets cliflag.NamedFlagSets) {
 	fs = sets.FlagSet("cluster")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "Path of a kubeconfig; empty means the pod's service account. Env: KUBECONFIG.")
 	fs.StringVar(&o.namespace, "namespace", o.namespace, "Namespace of the CSIStorageCapacity objects.")
-
+	fs.StringVar(&o.claimWatch, "claim-watch", o.claimWatch, "Which claims the agent watches. all: every one. labelled: those with the label "+volume.LabelNode+" of this node. auto: labelled if the policy "+volume.ClaimLabelPolicy+", which keeps that label, is there at the start and the node's name fits into a label, else all.")
 	fs.Float32Var(&o.apiQPS, "kube-api-qps", o.apiQPS, "Requests a second to the API server, on average.")
 	fs.IntVar(&o.apiBurst, "kube-api-burst", o.apiBurst, "Requests to the API server at once.")
 
@@ -105,6 +108,9 @@ func (o *options) validate() error {
 	if problems := validation.IsDNS1123Subdomain(o.nodeName); len(problems) > 0 {
 		bad("node-name", "%q is no name of a Node: %s", o.nodeName, strings.Join(problems, "; "))
 	}
+	if err := claimwatch.Mode(o.claimWatch).Validate(o.nodeName); err != nil {
+		bad("claim-watch", "%v", err)
+	}
 	for flag, path := range map[string]string{
 		"root": o.root, "pool-dir": o.poolDir, "podvolumes-socket": o.podVolumesSocket,
 	} {
@@ -131,7 +137,8 @@ func (o *options) validate() error {
 	if o.maxVolumes < 0 {
 		bad("max-volumes", "%d is negative; use 0 for no limit", o.maxVolumes)
 	}
-	if err := logsapi.ValidateAndApply(o.logs, nil); err != nil {
+	// Applied by main: a process can do that once.
+	if err := logsapi.Validate(o.logs, nil, nil).ToAggregate(); err != nil {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)

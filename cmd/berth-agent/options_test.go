@@ -21,6 +21,8 @@ func TestValidate(t *testing.T) {
 		"below 0":   {"a reserve below 0 would promise what is not there", func(o *options) { o.poolReserve = "-1Gi" }, "--pool-reserve"},
 		"volumes":   {"0 is no limit, less is a mistake", func(o *options) { o.maxVolumes = -1 }, "--max-volumes"},
 		"label":     {"a label key that no Node can have would wait for ever", func(o *options) { o.topologyLabels = []string{"a b"} }, "--topology-labels"},
+		"claims":    {"the message says what exists", func(o *options) { o.claimWatch = "mine" }, `"labelled"`},
+		"long name": {"a label cannot name this node", func(o *options) { o.claimWatch, o.nodeName = "labelled", strings.Repeat("n", 64) }, "--claim-watch"},
 		"qps":       {"no request a second would wait for ever", func(o *options) { o.apiQPS = 0 }, "--kube-api-qps"},
 	}
 	for name, tc := range cases {

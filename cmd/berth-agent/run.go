@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-storage/berth/controller/claimwatch"
 	"github.com/berth-storage/berth/csiclient"
 	"github.com/berth-storage/berth/driver"
 	"github.com/berth-storage/berth/driver/pool"
@@ -69,7 +70,11 @@ func run(ctx context.Context, o *options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, calls.Close()) }()
-	mgr, err := controllers(kubeconfig, o, calls, bundled.Capacities(), machine)
+	watched, err := claimwatch.Choose(ctx, client.AdmissionregistrationV1(), claimwatch.Mode(o.claimWatch), o.nodeName)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "watching every claim")
+	}
+	mgr, err := controllers(kubeconfig, o, watched, calls, bundled.Capacities(), machine)
 	if err != nil {
 		return err
 	}
@@ -93,7 +98,8 @@ func run(ctx context.Context, o *options) (err error) {
 		return err
 	}
 
-	klog.FromContext(ctx).Info("agent starts", "node", o.nodeName, "mode", o.mode, "version", version.Get().GitVersion)
+	klog.FromContext(ctx).Info("agent starts", "node", o.nodeName, "mode", o.mode,
+		"claimWatch", watched.Claims, "claimWatchReason", watched.Why, "version", version.Get().GitVersion)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { labels.Run(ctx); return nil })
 	g.Go(func() error { return server.Serve(ctx) })

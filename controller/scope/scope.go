@@ -88,14 +88,38 @@ func (s Scope) CapacityLabels() map[string]string {
 	}
 }
 
+// Claims says which claims the cache holds.
+type Claims int
+
+const (
+	// AllClaims is every claim of the cluster. It needs nobody's help.
+	AllClaims Claims = iota
+	// LabelledClaims is those that carry volume.LabelNode with the node's name.
+	// Somebody has to keep that label: controller/claimwatch says who, and for
+	// which nodes that is possible.
+	LabelledClaims
+)
+
+// String is the word for it that users know from --claim-watch.
+func (c Claims) String() string {
+	if c == LabelledClaims {
+		return "labelled"
+	}
+	return "all"
+}
+
 // Cache is what the manager's cache should hold, for cache.Options.ByObject:
 // of nodes, CSINodes, PersistentVolumes and capacity objects only this node's
-// own, so that the memory of an agent does not grow with the cluster. Claims
-// and StorageClasses are held whole. capacityNamespace is where the capacity
-// objects are.
-func (s Scope) Cache(capacityNamespace string) map[client.Object]cache.ByObject {
+// own, so that the memory of an agent does not grow with the cluster; of claims
+// what claims says. StorageClasses are held whole. capacityNamespace is where
+// the capacity objects are.
+func (s Scope) Cache(capacityNamespace string, claims Claims) map[client.Object]cache.ByObject {
 	own := fields.OneTermEqualSelector("metadata.name", s.Node)
 	trim := cache.TransformStripManagedFields()
+	ofClaims := cache.ByObject{Transform: trim}
+	if claims == LabelledClaims {
+		ofClaims.Label = labels.SelectorFromSet(labels.Set{volume.LabelNode: s.Node})
+	}
 	return map[client.Object]cache.ByObject{
 		&corev1.Node{}:       {Field: own, Transform: trim},
 		&storagev1.CSINode{}: {Field: own, Transform: trim},
@@ -108,7 +132,7 @@ func (s Scope) Cache(capacityNamespace string) map[client.Object]cache.ByObject 
 			Label:      labels.SelectorFromSet(s.CapacityLabels()),
 			Transform:  trim,
 		},
-		&corev1.PersistentVolumeClaim{}: {Transform: trim},
+		&corev1.PersistentVolumeClaim{}: ofClaims,
 		&storagev1.StorageClass{}:       {Transform: trim},
 	}
 }

@@ -16,7 +16,7 @@ import (
 // TestCache: of what grows with the cluster, an agent holds its own only.
 func TestCache(t *testing.T) {
 	s := Scope{Driver: volume.DriverName, Node: strings.Repeat("n", 70)}
-	cache := s.Cache("berth-system")
+	cache := s.Cache("berth-system", AllClaims)
 	kinds := make(map[string]bool)
 	for o, by := range cache {
 		switch o.(type) {
@@ -43,6 +43,30 @@ func TestCache(t *testing.T) {
 		if !found {
 			t.Errorf("%T must be cached whole", o)
 		}
+	}
+}
+
+// TestCacheOfClaims: with the label, another node's claims and those of no node
+// are not held.
+func TestCacheOfClaims(t *testing.T) {
+	s := Scope{Driver: volume.DriverName, Node: "n1"}
+	found := false
+	for o, by := range s.Cache("berth-system", LabelledClaims) {
+		if _, ok := o.(*corev1.PersistentVolumeClaim); !ok {
+			continue
+		}
+		found = true
+		if !by.Label.Matches(labels.Set{volume.LabelNode: "n1"}) {
+			t.Error("the node's own claims are not cached")
+		}
+		for _, others := range []labels.Set{{}, {volume.LabelNode: "n2"}, {volume.LabelNode: ""}} {
+			if by.Label.Matches(others) {
+				t.Errorf("a claim with the labels %v is cached", others)
+			}
+		}
+	}
+	if !found {
+		t.Error("claims are not cached at all")
 	}
 }
 
