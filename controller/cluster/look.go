@@ -1,0 +1,217 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-storage/berth/volume"
+)
+
+// sight is the cluster as one round sees it.
+type sight struct {
+	claims  map[types.UID]claim
+	classes map[string]class
+	nodes   []node
+	offers  []offer
+	volumes []made
+	// made are the claims that have a PersistentVolume; exists are the nodes.
+	made   map[types.UID]bool
+	exists map[string]bool
+}
+
+// shared lists without copying; nothing that is read here is changed.
+func (r *Reconciler) shared(ctx context.Context, list client.ObjectList, what string) error {
+	if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("listing %s: %w", what, err)
+	}
+	return nil
+}
+
+// look reads claims, classes and nodes, and the rest only if some claim needs
+// a decision.
+func (r *Reconciler) look(ctx context.Context) (*sight, error) {
+	s := &sight{
+		claims: make(map[types.UID]claim), classes: make(map[string]class),
+		made: make(map[types.UID]bool), exists: make(map[string]bool),
+	}
+	var claims corev1.PersistentVolumeClaimList
+	var classes storagev1.StorageClassList
+	var nodes corev1.NodeList
+	for _, l := range []struct {
+		list client.ObjectList
+		what string
+	}{{&claims, "claims"}, {&classes, "StorageClasses"}, {&nodes, "nodes"}} {
+		if err := r.shared(ctx, l.list, l.what); err != nil {
+			return nil, err
+		}
+	}
+	for i := range claims.Items {
+		if c, ours := readClaim(r.driver, &claims.Items[i]); ours {
+			s.claims[c.uid] = c
+		}
+	}
+	for _, sc := range classes.Items {
+		if sc.Provisioner == r.driver {
+			s.classes[sc.Name] = class{
+				name: sc.Name, topology: sc.AllowedTopologies,
+				immediate: ptr.Deref(sc.VolumeBindingMode, storagev1.VolumeBindingImmediate) == storagev1.VolumeBindingImmediate,
+			}
+		}
+	}
+	for _, n := range nodes.Items {
+		s.exists[n.Name] = true
+	}
+	if !s.open() {
+		return s, nil
+	}
+	return s, r.lookCloser(ctx, s, nodes.Items)
+}
+
+// open reports whether some claim may need a decision.
+func (s *sight) open() bool {
+	for _, c := range s.claims {
+		if waits(c, s.classes, nil) || abandoned(c, s.exists, nil) {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *Reconciler) lookCloser(ctx context.Context, s *sight, nodes []corev1.Node) error {
+	var volumes corev1.PersistentVolumeList
+	var csiNodes storagev1.CSINodeList
+	var capacities storagev1.CSIStorageCapacityList
+	for _, l := range []struct {
+		list client.ObjectList
+		what string
+	}{{&volumes, "PersistentVolumes"}, {&csiNodes, "CSINodes"}, {&capacities, "capacity objects"}} {
+		if err := r.shared(ctx, l.list, l.what); err != nil {
+			return err
+		}
+	}
+	for i := range volumes.Items {
+		v := readVolume(&volumes.Items[i])
+		s.volumes = append(s.volumes, v)
+		if v.claim != "" {
+			s.made[v.claim] = true
+		}
+	}
+	registered := make(map[string]bool)
+	for _, n := range csiNodes.Items {
+		registered[n.Name] = slices.ContainsFunc(n.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == r.driver })
+	}
+	byKey := make(map[string][]string)
+	for i := range nodes {
+		n := &nodes[i]
+		s.nodes = append(s.nodes, node{name: n.Name, labels: n.Labels, barred: bar(n), registered: registered[n.Name]})
+		byKey[n.Labels[volume.TopologyNodeKey]] = append(byKey[n.Labels[volume.TopologyNodeKey]], n.Name)
+	}
+	for i := range capacities.Items {
+		c := &capacities.Items[i]
+		if _, ours := s.classes[c.StorageClassName]; !ours {
+			continue
+		}
+		if o, some := readCapacity(c); some {
+			o.nodes = reached(c.NodeTopology, s.nodes, byKey)
+			s.offers = append(s.offers, o)
+		}
+	}
+	return nil
+}
+
+// bar is why a node takes no new volume: the same that keeps new pods away. A
+// node that never said that it is ready is not.
+func bar(n *corev1.Node) cause {
+	switch {
+	case n.DeletionTimestamp != nil:
+		return causeDeleting
+	case n.Spec.Unschedulable:
+		return causeUnschedulable
+	case !ready(n):
+		return causeNotReady
+	default:
+		return fits
+	}
+}
+
+func ready(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+func readVolume(pv *corev1.PersistentVolume) made {
+	capacity := pv.Spec.Capacity[corev1.ResourceStorage]
+	v := made{bytes: capacity.Value()}
+	v.pool, v.allocation = numberOf(pv.Annotations)
+	if pv.Spec.ClaimRef != nil {
+		v.claim = pv.Spec.ClaimRef.UID
+	}
+	return v
+}
+
+// readCapacity reads a capacity object; false for one that says nothing, which
+// offers nothing.
+func readCapacity(c *storagev1.CSIStorageCapacity) (offer, bool) {
+	if c.Capacity == nil && c.MaximumVolumeSize == nil {
+		return offer{}, false
+	}
+	o := offer{
+		key: c.Namespace + "/" + c.Name, version: c.ResourceVersion, class: c.StorageClassName,
+		capacity: math.MaxInt64, maximum: math.MaxInt64,
+	}
+	if c.Capacity != nil {
+		o.capacity = c.Capacity.Value()
+	}
+	if c.MaximumVolumeSize != nil {
+		o.maximum = c.MaximumVolumeSize.Value()
+	}
+	if o.pool, o.allocation = numberOf(c.Annotations); o.allocation == unnumbered {
+		o.pool = "object " + o.key
+	}
+	return o, true
+}
+
+// numberOf reads a pool's UUID and count; both or neither.
+func numberOf(annotations map[string]string) (pool string, allocation int64) {
+	pool = annotations[volume.AnnotationPool]
+	n, err := strconv.ParseInt(annotations[volume.AnnotationAllocation], 10, 64)
+	if pool == "" || err != nil || n < 0 {
+		return "", unnumbered
+	}
+	return pool, n
+}
+
+// reached are the nodes of a capacity object: no selector is nowhere. Almost
+// every object names one node by the driver's own key, so only the nodes with
+// its value are tried.
+func reached(topology *metav1.LabelSelector, all []node, byKey map[string][]string) []string {
+	selector, err := metav1.LabelSelectorAsSelector(topology)
+	if err != nil {
+		// The API server accepts none such; it is nowhere.
+		return nil
+	}
+	if topology != nil && len(topology.MatchLabels) == 1 && len(topology.MatchExpressions) == 0 {
+		if value, ok := topology.MatchLabels[volume.TopologyNodeKey]; ok && value != "" {
+			return byKey[value]
+		}
+	}
+	var out []string
+	for _, n := range all {
+		if selector.Matches(labels.Set(n.labels)) {
+			out = append(out, n.name)
+		}
+	}
+	return out
+}
