@@ -65,7 +65,11 @@ func TestDriverAndClasses(t *testing.T) {
 		t.Fatal("no StorageClass")
 	}
 	for _, c := range classes {
-		if c.Provisioner != volume.DriverName || *c.VolumeBindingMode != storagev1.VolumeBindingWaitForFirstConsumer || !*c.AllowVolumeExpansion {
+		binding := storagev1.VolumeBindingWaitForFirstConsumer
+		if c.Name == "berth-immediate" {
+			binding = storagev1.VolumeBindingImmediate
+		}
+		if c.Provisioner != volume.DriverName || *c.VolumeBindingMode != binding || !*c.AllowVolumeExpansion {
 			t.Errorf("class %s: provisioner %s, binding %s", c.Name, c.Provisioner, *c.VolumeBindingMode)
 		}
 		for key := range c.Parameters {
@@ -123,6 +127,8 @@ func TestReferences(t *testing.T) {
 type need struct {
 	by                     string
 	group, resource, verbs string
+	// name is set for requests that need one object only.
+	name string
 	// namespace is empty for requests in any namespace, or in none.
 	namespace string
 }
@@ -165,6 +171,11 @@ func TestSchedulerRights(t *testing.T) {
 		{by: "BerthVolumes, drivers", group: "storage.k8s.io", resource: "csidrivers", verbs: "list watch"},
 		{by: "BerthVolumes, classes", group: "storage.k8s.io", resource: "storageclasses", verbs: "list watch"},
 		{by: "leader election", group: "coordination.k8s.io", resource: "leases", verbs: "create", namespace: "berth-system"},
+		{by: "leader election of the scheduler", group: "coordination.k8s.io", resource: "leases", name: "berth-scheduler", verbs: "get update", namespace: "berth-system"},
+		{by: "controller/cluster, leader election", group: "coordination.k8s.io", resource: "leases", name: "berth-cluster", verbs: "get update", namespace: "berth-system"},
+		{by: "controller/cluster, nodes", group: "", resource: "nodes", verbs: "get list watch"},
+		{by: "controller/cluster, registered drivers", group: "storage.k8s.io", resource: "csinodes", verbs: "list watch"},
+		{by: "controller/cluster, events", group: "events.k8s.io", resource: "events", verbs: "create patch"},
 	}
 	builtin := []string{"system:kube-scheduler", "system:volume-scheduler"}
 	checkNeeds(t, render(t), "berth-scheduler", builtin, needs)
@@ -186,7 +197,7 @@ func checkNeeds(t *testing.T, objects []runtime.Object, account string, builtin 
 			rules = append(rules, inNamespace[n.namespace]...)
 		}
 		for _, verb := range strings.Fields(n.verbs) {
-			if !slices.ContainsFunc(rules, func(r rbacv1.PolicyRule) bool { return grants(r, n.group, n.resource, verb) }) {
+			if !slices.ContainsFunc(rules, func(r rbacv1.PolicyRule) bool { return grants(r, n, verb) }) {
 				t.Errorf("%s needs %s on %s.%s for %s", account, verb, n.resource, n.group, n.by)
 			}
 		}
@@ -224,10 +235,11 @@ func rightsOf(objects []runtime.Object, account string) (everywhere []rbacv1.Pol
 	return everywhere, inNamespace, bound
 }
 
-// grants ignores rules that are restricted to names.
-func grants(r rbacv1.PolicyRule, group, resource, verb string) bool {
-	return len(r.ResourceNames) == 0 && slices.Contains(r.APIGroups, group) &&
-		slices.Contains(r.Resources, resource) && slices.Contains(r.Verbs, verb)
+// grants ignores rules that are restricted to other names than the one needed.
+func grants(r rbacv1.PolicyRule, n need, verb string) bool {
+	named := len(r.ResourceNames) == 0 || n.name != "" && slices.Contains(r.ResourceNames, n.name)
+	return named && slices.Contains(r.APIGroups, n.group) &&
+		slices.Contains(r.Resources, n.resource) && slices.Contains(r.Verbs, verb)
 }
 
 // TestNoWildcards: every right is said.
