@@ -1,5 +1,7 @@
 // berth-scheduler is kube-scheduler with the plugin BerthVolumes. It takes
 // kube-scheduler's flags and configuration; see manifests/base/scheduler-config.yaml.
+// Beside it, the replica that holds the Lease berth-cluster does the work of
+// controller/cluster.
 package main
 
 import (
@@ -15,7 +17,11 @@ import (
 )
 
 func main() {
-	command := app.NewSchedulerCommand(app.WithPlugin(plugin.Name, new(plugin.Factory).New))
+	beside := newClusterWork()
+	command := app.NewSchedulerCommand(app.WithPlugin(plugin.Name, beside.startedBy(new(plugin.Factory).New)))
 	command.Use = "berth-scheduler"
-	os.Exit(cli.Run(command))
+	beside.addFlags(command)
+	code := cli.Run(command)
+	beside.wait()
+	os.Exit(code)
 }
