@@ -1,9 +1,13 @@
 package driver_test
 
 import (
+	"context"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/clock"
 
 	"github.com/berth-storage/berth/driver/pool"
 	"github.com/berth-storage/berth/volume"
@@ -39,5 +43,56 @@ func TestCapacities(t *testing.T) {
 	after, err := source.Capacity(t.Context(), nil)
 	if err != nil || after.Allocation <= before.Allocation || after.Available >= before.Available {
 		t.Errorf("after a volume: %+v, %v; want less than %+v and a higher count", after, err, before)
+	}
+}
+
+// TestWatch notices what others do to the filesystem of a pool, and nothing else.
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, h := fakeWorld(t)
+		source := w.d.Capacities()
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); source.Watch(ctx, clock.RealClock{}, time.Minute) }()
+		defer func() { stop(); <-done }()
+		signalled := func() bool {
+			time.Sleep(time.Minute) // of the bubble's clock
+			synctest.Wait()
+			select {
+			case <-source.Changed():
+				return true
+			default:
+				return false
+			}
+		}
+		synctest.Wait()
+		if signalled() {
+			t.Error("nothing changed, and a change is signalled")
+		}
+		before, err := w.pool.Capacity(ctx)
+		w.must(err)
+		h.SetCapacity(before.Total / 2)
+		if !signalled() {
+			t.Error("somebody took half of the filesystem, and no change is signalled")
+		}
+		if signalled() {
+			t.Error("one change is signalled twice")
+		}
+	})
+}
+
+// TestRefusalIsAChange: a pool that has less than somebody was told says so again.
+func TestRefusalIsAChange(t *testing.T) {
+	w, _ := fakeWorld(t)
+	source := w.d.Capacities()
+	c, err := w.pool.Capacity(t.Context())
+	w.must(err)
+	if _, err := w.pool.Create(t.Context(), "v", pool.Spec{Size: c.Available + 1, FSType: "ext4"}); err == nil {
+		t.Fatal("more than there is was taken")
+	}
+	select {
+	case <-source.Changed():
+	default:
+		t.Error("a refusal for want of space is not signalled")
 	}
 }

@@ -41,7 +41,7 @@ func controllers(config *rest.Config, o *options, watched claimwatch.Choice, cal
 	if err != nil {
 		return nil, fmt.Errorf("making the controller manager: %w", err)
 	}
-	records, err := provision.NewFileRecords(o.stateDir("provision"), files)
+	records, err := provision.NewFileRecords(o.state("provision"), files)
 	if err != nil {
 		return nil, err
 	}

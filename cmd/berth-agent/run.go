@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -31,6 +32,10 @@ import (
 	"github.com/berth-storage/berth/volume"
 )
 
+// statfsPeriod is how often the pools' filesystems are read for space that others
+// took or freed.
+const statfsPeriod = 30 * time.Second
+
 // defaultPool is the name of the pool in --pool-dir.
 const defaultPool = "default"
 
@@ -47,8 +52,14 @@ func run(ctx context.Context, o *options) (err error) {
 		return fmt.Errorf("making an API client: %w", err)
 	}
 	machine := host.New(host.Options{})
+	for _, dir := range []string{o.registryDir(), o.state("")} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("making the agent's folders: %w", err)
+		}
+	}
 	store, err := loopfile.Open(ctx, loopfile.Options{
 		Name: defaultPool, Dir: o.poolDir, Reserve: o.reserveBytes(), Host: machine,
+		Anchor: o.state("pool-" + defaultPool + ".json"),
 	})
 	if err != nil {
 		return err
@@ -74,23 +85,16 @@ func run(ctx context.Context, o *options) (err error) {
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "watching every claim")
 	}
-	mgr, err := controllers(kubeconfig, o, watched, calls, bundled.Capacities(), machine)
+	capacities := bundled.Capacities()
+	mgr, err := controllers(kubeconfig, o, watched, calls, capacities, machine)
 	if err != nil {
 		return err
 	}
 	events := record.NewBroadcaster(record.WithContext(ctx))
 	defer events.Shutdown()
-	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
-	agent, err := nodeagent.New(nodeagent.Config{
-		NodeName: o.nodeName, Root: o.root, Client: client, Host: machine,
-		PodVolumesSocket: o.podVolumesSocket, Clock: clock.RealClock{},
-		Recorder: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "berth-agent", Host: o.nodeName}),
-	})
+	agent, err := nodeAgent(o, client, machine, events)
 	if err != nil {
 		return err
-	}
-	if err := os.MkdirAll(o.registryDir(), 0o755); err != nil {
-		return fmt.Errorf("making the folder of registrations: %w", err)
 	}
 	// Last, and before the driver is announced.
 	server, err := bundled.Listen(ctx, o.driverSocket())
@@ -102,6 +106,7 @@ func run(ctx context.Context, o *options) (err error) {
 		"claimWatch", watched.Claims, "claimWatchReason", watched.Why, "version", version.Get().GitVersion)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { labels.Run(ctx); return nil })
+	g.Go(func() error { capacities.Watch(ctx, clock.RealClock{}, statfsPeriod); return nil })
 	g.Go(func() error { return server.Serve(ctx) })
 	g.Go(func() error {
 		return registrar.Serve(ctx, registrar.Announcement{
@@ -111,6 +116,16 @@ func run(ctx context.Context, o *options) (err error) {
 	g.Go(func() error { return mgr.Start(ctx) })
 	g.Go(func() error { return agent.Run(ctx) })
 	return g.Wait()
+}
+
+// nodeAgent is the kubelet's side of CSI; its events go to the API server.
+func nodeAgent(o *options, client kubernetes.Interface, machine *host.System, events record.EventBroadcaster) (*nodeagent.Agent, error) {
+	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+	return nodeagent.New(nodeagent.Config{
+		NodeName: o.nodeName, Root: o.root, Client: client, Host: machine,
+		PodVolumesSocket: o.podVolumesSocket, Clock: clock.RealClock{},
+		Recorder: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "berth-agent", Host: o.nodeName}),
+	})
 }
 
 // restConfig reads --kubeconfig, or the pod's service account.
@@ -124,5 +139,5 @@ func restConfig(o *options) (*rest.Config, error) {
 	return config, nil
 }
 
-// stateDir is where the agent keeps what it must know after a restart.
-func (o *options) stateDir(room string) string { return filepath.Join(o.root, "berth", room) }
+// state is where the agent keeps what it must know after a restart.
+func (o *options) state(name string) string { return filepath.Join(o.root, "berth", name) }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-storage/berth/csiclient"
 	"github.com/berth-storage/berth/nodeagent/plan"
+	"github.com/berth-storage/berth/nodeagent/record"
 )
 
 // TestLife is the story without faults, and what the driver was told.
@@ -336,3 +337,34 @@ func TestFSGroup(t *testing.T) {
 }
 
 var _ Driver = (*csiclient.Client)(nil)
+
+// TestUnfinishedFileIsRemoved leaves what a kill during the writing of
+// vol_data.json leaves: it must not keep a volume on the node for ever.
+func TestUnfinishedFileIsRemoved(t *testing.T) {
+	root := t.TempDir()
+	r := New(Config{Root: root})
+	target := plan.TargetPath(root, "a", "pv1", false)
+	staging := plan.StagingPath(root, key, "pv1", false)
+	for _, path := range []string{target, staging} {
+		if err := os.MkdirAll(path, 0o750); err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(filepath.Dir(path), plan.DataFile)
+		for _, f := range []string{file, record.TempName(file)} {
+			if err := os.WriteFile(f, []byte("{"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := r.removeTarget(target, false); err != nil {
+		t.Errorf("removing the target: %v", err)
+	}
+	if err := r.removeStaging(staging, false); err != nil {
+		t.Errorf("removing the staging path: %v", err)
+	}
+	for _, dir := range []string{filepath.Join(root, "pods", "a"), filepath.Dir(staging)} {
+		if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is left: %v", dir, err)
+		}
+	}
+}

@@ -63,7 +63,7 @@ func (r *Runner) removeStaging(staging string, block bool) error {
 		return nil
 	}
 	dir := filepath.Dir(staging)
-	if err := remove(filepath.Join(dir, plan.DataFile)); err != nil {
+	if err := removeVolData(dir); err != nil {
 		return err
 	}
 	return remove(dir)
@@ -79,7 +79,7 @@ func (r *Runner) removeTarget(target string, block bool) error {
 	if block {
 		return removeIfEmpty(dir)
 	}
-	if err := remove(filepath.Join(dir, plan.DataFile)); err != nil {
+	if err := removeVolData(dir); err != nil {
 		return err
 	}
 	if err := remove(dir); err != nil {
@@ -92,6 +92,15 @@ func (r *Runner) removeTarget(target string, block bool) error {
 		}
 	}
 	return nil
+}
+
+// removeVolData removes what writeVolData made, also where a crash cut it short.
+func removeVolData(dir string) error {
+	file := filepath.Join(dir, plan.DataFile)
+	if err := remove(record.TempName(file)); err != nil {
+		return err
+	}
+	return remove(file)
 }
 
 // remove takes away one file or empty folder. It never descends: below a mount

@@ -6,21 +6,38 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
-const tempPrefix = ".tmp-"
+const (
+	tempPrefix = "."
+	tempSuffix = ".tmp"
+)
+
+// TempName is the file beside path that WriteFile writes first. A crash can
+// leave it, so whoever removes path's folder removes it too.
+func TempName(path string) string {
+	return filepath.Join(filepath.Dir(path), tempPrefix+filepath.Base(path)+tempSuffix)
+}
+
+// isTemp reports whether a file name is one that TempName gives.
+func isTemp(name string) bool {
+	return strings.HasPrefix(name, tempPrefix) && strings.HasSuffix(name, tempSuffix)
+}
 
 // WriteFile replaces a file so that after a crash there is the old content or
 // the new, never a part: a temporary file in the same folder is written and
-// synced, renamed, and the folder synced.
+// synced, renamed, and the folder synced. Two writers of one path at once are
+// not allowed.
 func WriteFile(path string, data []byte, mode fs.FileMode) error {
 	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, tempPrefix)
+	f, err := os.OpenFile(TempName(path), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, mode)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(data)
 	if err == nil {
+		// The file may be an older writer's, and the umask may be narrow.
 		err = f.Chmod(mode)
 	}
 	if err == nil {

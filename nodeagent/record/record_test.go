@@ -173,7 +173,7 @@ func TestUnreadableFilesAreKeptAside(t *testing.T) {
 
 func TestUnfinishedWritesAreSweptAway(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{tempPrefix + "123", "README"} {
+	for _, name := range []string{filepath.Base(TempName("a.json")), "README"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("{"), 0o600); err != nil {
 			t.Fatal(err)
 		}

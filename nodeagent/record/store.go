@@ -67,7 +67,7 @@ func Open(dir, boot string) (*Store, []Aside, error) {
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
 		switch {
-		case strings.HasPrefix(e.Name(), tempPrefix):
+		case isTemp(e.Name()):
 			// A write that a crash cut off: its name was never given.
 			if err := os.Remove(path); err != nil {
 				return nil, nil, fmt.Errorf("opening the volume record: %w", err)

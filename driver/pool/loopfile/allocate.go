@@ -18,10 +18,17 @@ func (p *Pool) Create(ctx context.Context, name string, spec pool.Spec) (pool.Vo
 	}
 	spec.Size = volume.RoundUp(spec.Size, pool.Unit)
 	v, changed, err := p.create(ctx, name, spec)
-	if changed {
+	if changed || isExhausted(err) {
 		p.Notify()
 	}
 	return v, err
+}
+
+// isExhausted reports a refusal for want of space. Whoever asked was told of more
+// than there is, so it counts as a change: somebody else took the space.
+func isExhausted(err error) bool {
+	var e *pool.ExhaustedError
+	return errors.As(err, &e)
 }
 
 // create reports changed also where it failed in a way that may have taken space.
@@ -104,7 +111,7 @@ func (p *Pool) fits(more int64) error {
 func (p *Pool) Grow(ctx context.Context, name string, size int64) (pool.Volume, error) {
 	size = volume.RoundUp(size, pool.Unit)
 	r, changed, err := p.grow(ctx, name, size)
-	if changed {
+	if changed || isExhausted(err) {
 		p.Notify()
 	}
 	if err != nil {

@@ -50,6 +50,11 @@ type Options struct {
 	// Dir is the pool's folder. It must exist: a folder that is missing is more
 	// likely a disk that is not mounted than a wish for a pool on another.
 	Dir string
+	// Anchor is a file outside of Dir that remembers which pool belongs there; its
+	// folder must exist. While the pool's disk is not mounted, Dir is an empty
+	// folder, and without the anchor a new pool would be made in it, on the wrong
+	// disk. "" remembers nothing.
+	Anchor string
 	// Reserve is what the pool leaves free on its filesystem, in bytes.
 	Reserve int64
 	// Host is the machine.
@@ -63,6 +68,7 @@ type Pool struct {
 	name    string
 	uuid    string
 	dir     string
+	anchor  string
 	reserve int64
 	host    Host
 	unlock  func() error
@@ -113,7 +119,7 @@ func Open(ctx context.Context, o Options) (*Pool, error) {
 		return nil, fmt.Errorf("pool %q: %w", o.Name, err)
 	}
 	p := &Pool{
-		name: o.Name, dir: dir, reserve: o.Reserve, host: o.Host, unlock: unlock,
+		name: o.Name, dir: dir, anchor: o.Anchor, reserve: o.Reserve, host: o.Host, unlock: unlock,
 		records: make(map[string]record),
 	}
 	if err := p.load(ctx); err != nil {
@@ -182,29 +188,64 @@ func (p *Pool) load(ctx context.Context) error {
 	return nil
 }
 
-// identify reads pool.json, or writes it in a folder that has no volumes.
+// identify reads pool.json, or writes it in a folder that has no volumes, and
+// holds it against the anchor. The anchor is written last: a crash before leaves
+// a pool that is found at the next start.
 func (p *Pool) identify() error {
 	file := filepath.Join(p.dir, "pool.json")
-	content, err := os.ReadFile(file)
-	if errors.Is(err, os.ErrNotExist) {
-		if names, err := p.names(); err != nil || len(names) > 0 {
-			return errors.Join(fmt.Errorf("%s is missing although there are %d volumes; restore it", file, len(names)), err)
-		}
-		p.uuid = uuid.NewString()
-		return p.write(file, identity{Version: layoutVersion, UUID: p.uuid})
-	}
+	found, err := readIdentity(file)
 	if err != nil {
 		return err
 	}
+	expected := ""
+	if p.anchor != "" {
+		if expected, err = readIdentity(p.anchor); err != nil {
+			return err
+		}
+	}
+	switch {
+	case found == expected && found != "":
+		p.uuid = found
+		return nil
+	case expected != "" && found == "":
+		return fmt.Errorf("the folder holds no pool, but pool %s belongs there: mount its disk, or remove %s to begin a new pool",
+			expected, p.anchor)
+	case expected != "":
+		return fmt.Errorf("the folder holds pool %s, but pool %s belongs there: mount the right disk, or remove %s to use this one",
+			found, expected, p.anchor)
+	case found == "":
+		if names, err := p.names(); err != nil || len(names) > 0 {
+			return errors.Join(fmt.Errorf("%s is missing although there are %d volumes; restore it", file, len(names)), err)
+		}
+		found = uuid.NewString()
+		if err := p.write(file, identity{Version: layoutVersion, UUID: found}); err != nil {
+			return err
+		}
+	}
+	p.uuid = found
+	if p.anchor == "" {
+		return nil
+	}
+	return p.write(p.anchor, identity{Version: layoutVersion, UUID: found})
+}
+
+// readIdentity gives the UUID in a file, "" where there is no file.
+func readIdentity(file string) (string, error) {
+	content, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
 	var id identity
 	if err := json.Unmarshal(content, &id); err != nil {
-		return fmt.Errorf("%s: %w", file, err)
+		return "", fmt.Errorf("%s: %w", file, err)
 	}
 	if id.Version != layoutVersion || id.UUID == "" {
-		return fmt.Errorf("%s: version %d, uuid %q: want version %d and a uuid", file, id.Version, id.UUID, layoutVersion)
+		return "", fmt.Errorf("%s: version %d, uuid %q: want version %d and a uuid", file, id.Version, id.UUID, layoutVersion)
 	}
-	p.uuid = id.UUID
-	return nil
+	return id.UUID, nil
 }
 
 // removeTemporary removes what ReplaceFile left when it was cut short. No name

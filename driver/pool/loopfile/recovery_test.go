@@ -151,17 +151,20 @@ func TestOpeningFailsAnywhere(t *testing.T) {
 		t.Run(when, func(t *testing.T) {
 			for n := 1; ; n++ {
 				h, dir := host.NewFake(), t.TempDir()
+				options := loopfile.Options{Name: "default", Dir: dir, Anchor: filepath.Join(t.TempDir(), "anchor.json"), Host: h}
 				arm(h, n)
-				p, err := loopfile.Open(t.Context(), loopfile.Options{Name: "default", Dir: dir, Host: h})
+				p, err := loopfile.Open(t.Context(), options)
 				fired := h.Calls() >= n
 				h.Heal()
 				if err == nil {
 					must(t, p.Close())
 				}
-				first := open(t, h, dir)
+				first, openErr := loopfile.Open(t.Context(), options)
+				must(t, openErr)
 				uuid := first.UUID()
 				must(t, first.Close())
-				second := open(t, h, dir)
+				second, openErr := loopfile.Open(t.Context(), options)
+				must(t, openErr)
 				if second.UUID() != uuid || uuid == "" {
 					t.Errorf("call %d: uuid %q, then %q", n, uuid, second.UUID())
 				}
@@ -201,6 +204,23 @@ func TestOpenRefuses(t *testing.T) {
 		"identity of another version": {func(t *testing.T, o *loopfile.Options) {
 			must(t, os.WriteFile(filepath.Join(o.Dir, "pool.json"), []byte(`{"version":2,"uuid":"x"}`), 0o600))
 		}, "version 2"},
+		"disk not mounted": {func(t *testing.T, o *loopfile.Options) {
+			o.Anchor = filepath.Join(t.TempDir(), "anchor.json")
+			p, err := loopfile.Open(t.Context(), *o)
+			must(t, err)
+			must(t, p.Close())
+			o.Dir = t.TempDir() // the folder below the mount
+		}, "mount its disk"},
+		"another pool's disk": {func(t *testing.T, o *loopfile.Options) {
+			other := *o
+			other.Dir, other.Anchor = t.TempDir(), filepath.Join(t.TempDir(), "anchor.json")
+			for _, each := range []loopfile.Options{*o, other} {
+				p, err := loopfile.Open(t.Context(), each)
+				must(t, err)
+				must(t, p.Close())
+			}
+			o.Anchor = other.Anchor
+		}, "mount the right disk"},
 		"identity unreadable": {func(t *testing.T, o *loopfile.Options) {
 			must(t, os.WriteFile(filepath.Join(o.Dir, "pool.json"), []byte(`{`), 0o600))
 		}, "pool.json"},
@@ -210,6 +230,11 @@ func TestOpenRefuses(t *testing.T) {
 			c.prepare(t, &o)
 			if _, err := loopfile.Open(t.Context(), o); err == nil || !strings.Contains(err.Error(), c.wantText) {
 				t.Errorf("error %v, want one with %q", err, c.wantText)
+			}
+			if strings.Contains(c.wantText, "disk") && o.Anchor != "" {
+				if left := contents(t, o.Dir); len(left) > 0 {
+					t.Errorf("the refused folder was changed: %v", left)
+				}
 			}
 		})
 	}
