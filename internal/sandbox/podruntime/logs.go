@@ -1,6 +1,8 @@
 package podruntime
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,7 +17,19 @@ func LogsDir(dir string) string { return filepath.Join(dir, "logs") }
 // podLogs is the folder of one pod's logs. Names of pods and namespaces hold no
 // underscore.
 func (r *Runtime) podLogs(pod *corev1.Pod) string {
-	return filepath.Join(LogsDir(r.Dir), pod.Namespace+"_"+pod.Name+"_"+string(pod.UID))
+	return filepath.Join(LogsDir(r.Dir), logPrefix(pod.Namespace, pod.Name)+string(pod.UID))
+}
+
+// logPrefix begins the names of the log folders of pods of a name. A file name
+// has at most 255 bytes; namespace and pod may have 316, and get a hash then.
+func logPrefix(namespace, pod string) string {
+	const max = 255 - len("_") - 36
+	prefix := namespace + "_" + pod
+	if len(prefix) > max {
+		sum := sha256.Sum256([]byte(prefix))
+		prefix = prefix[:max-17] + "-" + hex.EncodeToString(sum[:8])
+	}
+	return prefix + "_"
 }
 
 // LogFile finds the log of a container of a pod among the runtimes with these
@@ -25,7 +39,7 @@ func LogFile(dirs []string, namespace, pod, container string) (string, error) {
 	var newest string
 	var newestTime int64
 	for _, dir := range dirs {
-		found, err := filepath.Glob(filepath.Join(LogsDir(dir), namespace+"_"+pod+"_*"))
+		found, err := filepath.Glob(filepath.Join(LogsDir(dir), logPrefix(namespace, pod)+"*"))
 		if err != nil {
 			return "", fmt.Errorf("pod name %q: %w", pod, err)
 		}
