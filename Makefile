@@ -17,7 +17,8 @@ build-berth-sandbox build-berth-scheduler: LDFLAGS := -s -w -X main.version=$(VE
 	-X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37
 
 # Packages with tests. go test also compiles those without, and for the race
-# detector that would be the whole of Kubernetes once more.
+# detector that would be the whole of Kubernetes once more; for the same reason
+# berth-scheduler's wiring is tested without it.
 TESTED := go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...
 
 PROGRAMS := $(notdir $(wildcard cmd/*))
@@ -56,7 +57,8 @@ test: unit e2e ## Run every test
 
 .PHONY: unit
 unit: test-prerequisites ## The tests that need no cluster, with the race detector and real mounts
-	CGO_ENABLED=1 go test -race -shuffle=on $$($(TESTED) | grep -v '/test/e2e')
+	CGO_ENABLED=1 go test -race -shuffle=on $$($(TESTED) | grep -v -e /test/e2e -e /cmd/berth-scheduler)
+	go test -shuffle=on ./cmd/berth-scheduler
 
 .PHONY: e2e
 e2e: test-prerequisites build ## The tests on a cluster of real processes
