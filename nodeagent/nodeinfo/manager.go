@@ -29,8 +29,12 @@ const Grace = 2 * time.Minute
 // infoTimeout bounds NodeGetInfo (kubelet, csi_plugin.go, csiTimeout).
 const infoTimeout = 2 * time.Minute
 
-// initKey is the queue's key for the CSINode itself; no driver has this name.
-const initKey = ""
+// The queue's keys that are no driver's name: making sure of the CSINode at the
+// start, and bringing both objects back in step with the drivers.
+const (
+	initKey   = ""
+	repairKey = "/"
+)
 
 // Config is what a Manager needs.
 type Config struct {
@@ -44,6 +48,8 @@ type Config struct {
 type Manager struct {
 	cfg   Config
 	queue workqueue.TypedRateLimitingInterface[string]
+	// ownNode and ownCSINode are the node's two objects, as last seen.
+	ownNode, ownCSINode single
 
 	// writing is held while the Node or CSINode is written: concurrent
 	// registrations would only conflict with each other.
@@ -54,25 +60,41 @@ type Manager struct {
 	present map[string]bool
 	// away is since when a driver is not registered. Guarded by mu.
 	away map[string]time.Time
+	// said is what the drivers said of the node: those that are registered,
+	// and those of this run that are within their grace. Guarded by mu.
+	said map[string]Info
+	// contradictions are of drivers in said. Guarded by mu.
+	contradictions map[string]contradiction
 }
 
 // New makes a Manager; Run makes it work.
 func New(cfg Config) *Manager {
-	return &Manager{
+	m := &Manager{
 		cfg: cfg,
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](500*time.Millisecond, 2*time.Minute),
 			workqueue.TypedRateLimitingQueueConfig[string]{Clock: cfg.Clock}),
 		present: make(map[string]bool),
 		away:    make(map[string]time.Time),
+		said:    make(map[string]Info),
+
+		contradictions: make(map[string]contradiction),
 	}
+	m.ownNode = watchOne(cfg.Client, cfg.Client.CoreV1().Nodes(), &corev1.Node{}, cfg.NodeName, m.look)
+	m.ownCSINode = watchOne(cfg.Client, cfg.Client.StorageV1().CSINodes(), &storagev1.CSINode{}, cfg.NodeName, m.look)
+	return m
 }
 
-// Run makes sure of the CSINode, and takes out the entries of drivers that do
-// not come back within Grace, those of an earlier run included. It ends with ctx.
+// Run makes sure of the CSINode, keeps both objects in step with the drivers,
+// whoever changes or replaces them, and takes out the entries of drivers that do
+// not come back within Grace, those of an earlier run included. It ends with
+// ctx, and may be called once.
 func (m *Manager) Run(ctx context.Context) {
 	stop := context.AfterFunc(ctx, m.queue.ShutDown)
 	defer stop()
+	var following sync.WaitGroup
+	following.Go(func() { m.follow(ctx) })
+	defer following.Wait()
 	m.queue.Add(initKey)
 	for {
 		key, shutdown := m.queue.Get()
@@ -90,8 +112,11 @@ func (m *Manager) Run(ctx context.Context) {
 }
 
 func (m *Manager) process(ctx context.Context, key string) error {
-	if key == initKey {
+	switch key {
+	case initKey:
 		return m.start(ctx)
+	case repairKey:
+		return m.repair(ctx)
 	}
 	m.mu.Lock()
 	since, gone := m.away[key]
@@ -152,8 +177,7 @@ func (m *Manager) Register(ctx context.Context, driver string, node csi.NodeClie
 	err = m.retry(func() error { return m.install(ctx, info) })
 	var conflict *LabelConflictError
 	if errors.As(err, &conflict) {
-		m.cfg.Recorder.Event(&corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: m.cfg.NodeName, UID: types.UID(m.cfg.NodeName)},
-			corev1.EventTypeWarning, "TopologyLabelConflict", conflict.Error())
+		m.tellConflict(conflict)
 	}
 	if err != nil {
 		return fmt.Errorf("registering driver %s on node %s: %w", driver, m.cfg.NodeName, err)
@@ -161,7 +185,11 @@ func (m *Manager) Register(ctx context.Context, driver string, node csi.NodeClie
 	m.mu.Lock()
 	delete(m.away, driver)
 	m.present[driver] = true
+	m.said[driver] = info
+	delete(m.contradictions, driver)
 	m.mu.Unlock()
+	// What happened between the writes above and now was judged without info.
+	m.look()
 	return nil
 }
 
@@ -225,6 +253,8 @@ func (m *Manager) uninstall(ctx context.Context, driver string) error {
 	klog.FromContext(ctx).Info("driver did not come back, its CSINode entry is removed", "driver", driver, "node", m.cfg.NodeName)
 	m.mu.Lock()
 	delete(m.away, driver)
+	delete(m.said, driver)
+	delete(m.contradictions, driver)
 	m.mu.Unlock()
 	return nil
 }
