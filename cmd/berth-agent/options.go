@@ -78,7 +78,7 @@ func (o *options) flags() (sets cliflag.NamedFlagSets) {
 	fs = sets.FlagSet("cluster")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "Path of a kubeconfig; empty means the pod's service account. Env: KUBECONFIG.")
 	fs.StringVar(&o.namespace, "namespace", o.namespace, "Namespace of the CSIStorageCapacity objects.")
-	fs.StringVar(&o.claimWatch, "claim-watch", o.claimWatch, "Which claims the agent watches. all: every one. labelled: those with the label "+volume.LabelNode+" of this node. auto: labelled if the policy "+volume.ClaimLabelPolicy+", which keeps that label, is there at the start and the node's name fits into a label, else all.")
+	fs.StringVar(&o.claimWatch, "claim-watch", o.claimWatch, "Which claims the agent watches. all: every one. labelled: those with the label "+volume.LabelNode+" of this node. auto: labelled if the policy "+volume.ClaimLabelPolicy+", which keeps that label, is there at the start and the node's name fits into a label, else all; when the policy is taken away the agent ends, to be started again.")
 	fs.Float32Var(&o.apiQPS, "kube-api-qps", o.apiQPS, "Requests a second to the API server, on average.")
 	fs.IntVar(&o.apiBurst, "kube-api-burst", o.apiBurst, "Requests to the API server at once.")
 

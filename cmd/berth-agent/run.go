@@ -114,6 +114,10 @@ func run(ctx context.Context, o *options) (err error) {
 		})
 	})
 	g.Go(func() error { return mgr.Start(ctx) })
+	if !watched.Since.IsZero() {
+		guard := &claimwatch.Guard{Client: client, Node: o.nodeName}
+		g.Go(func() error { return guard.Start(ctx) })
+	}
 	g.Go(func() error { return agent.Run(ctx) })
 	return g.Wait()
 }
