@@ -55,6 +55,9 @@ const (
 	ReasonVolumeMode Reason = "VolumeMode"
 	// ReasonVolumeTaken: the PersistentVolume belongs to another claim.
 	ReasonVolumeTaken Reason = "VolumeTaken"
+	// ReasonClaimReplaced: the claim is another one of the same name than when
+	// the pod got its volume.
+	ReasonClaimReplaced Reason = "ClaimReplaced"
 	// ReasonVolumeInUse: another pod of the node has a volume that only one may have.
 	ReasonVolumeInUse Reason = "VolumeInUse"
 	// ReasonGrowUnsupported: the claim waits for the node to grow a volume
@@ -85,6 +88,7 @@ var sentences = map[Reason]string{
 	ReasonNotCSI:             "only persistent volumes of CSI drivers are served on this node",
 	ReasonVolumeMode:         "volumeMode of the claim does not match how the pod uses it",
 	ReasonVolumeTaken:        "persistentvolume is bound to another persistentvolumeclaim",
+	ReasonClaimReplaced:      "persistentvolumeclaim was replaced while the pod uses the former volume; delete the pod",
 	ReasonVolumeInUse:        "volume is in use by another pod on the node",
 	ReasonGrowUnsupported:    "the driver cannot grow the volume on the node",
 }

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // Topology is a set of segments: topology key → value, as in CSI's Topology
@@ -43,4 +45,24 @@ func (t Topology) String() string {
 		parts = append(parts, k+"="+t[k])
 	}
 	return strings.Join(parts, ",")
+}
+
+// Allowed reports whether a node with these labels lies in a class's
+// allowedTopologies: terms are alternatives, the expressions of a term must all
+// hold, an expression holds for any of its values. No term allows every node; a
+// term without expressions allows none (apis/core/v1/helper,
+// MatchTopologySelectorTerms).
+func Allowed(terms []corev1.TopologySelectorTerm, labels map[string]string) bool {
+	if len(terms) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(terms, func(t corev1.TopologySelectorTerm) bool {
+		for _, e := range t.MatchLabelExpressions {
+			value, ok := labels[e.Key]
+			if !ok || !slices.Contains(e.Values, value) {
+				return false
+			}
+		}
+		return len(t.MatchLabelExpressions) > 0
+	})
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -154,7 +153,7 @@ func ready(n *corev1.Node) bool {
 func readVolume(pv *corev1.PersistentVolume) made {
 	capacity := pv.Spec.Capacity[corev1.ResourceStorage]
 	v := made{bytes: capacity.Value()}
-	v.pool, v.allocation = numberOf(pv.Annotations)
+	v.pool, v.allocation = volume.NumberOf(pv.Annotations)
 	if pv.Spec.ClaimRef != nil {
 		v.claim = pv.Spec.ClaimRef.UID
 	}
@@ -177,20 +176,10 @@ func readCapacity(c *storagev1.CSIStorageCapacity) (offer, bool) {
 	if c.MaximumVolumeSize != nil {
 		o.maximum = c.MaximumVolumeSize.Value()
 	}
-	if o.pool, o.allocation = numberOf(c.Annotations); o.allocation == unnumbered {
+	if o.pool, o.allocation = volume.NumberOf(c.Annotations); o.allocation == volume.Unnumbered {
 		o.pool = "object " + o.key
 	}
 	return o, true
-}
-
-// numberOf reads a pool's UUID and count; both or neither.
-func numberOf(annotations map[string]string) (pool string, allocation int64) {
-	pool = annotations[volume.AnnotationPool]
-	n, err := strconv.ParseInt(annotations[volume.AnnotationAllocation], 10, 64)
-	if pool == "" || err != nil || n < 0 {
-		return "", unnumbered
-	}
-	return pool, n
 }
 
 // reached are the nodes of a capacity object: no selector is nowhere. Almost

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-storage/berth/volume"
@@ -170,7 +169,7 @@ func judge(r *room, n node, w want) cause {
 	switch {
 	case n.barred != fits:
 		return n.barred
-	case !allowed(w.class.topology, n.labels):
+	case !volume.Allowed(w.class.topology, n.labels):
 		return causeTopology
 	case !n.registered:
 		return causeDriver
@@ -197,24 +196,6 @@ func turn(name types.NamespacedName) uint64 {
 	h := fnv.New32a()
 	h.Write([]byte(name.Namespace + "/" + set))
 	return uint64(h.Sum32()) + ordinal
-}
-
-// allowed reports whether a node with these labels lies in a class's
-// allowedTopologies: terms are alternatives, the expressions of a term must all
-// hold. No term allows every node; a term without expressions allows none.
-func allowed(terms []corev1.TopologySelectorTerm, labels map[string]string) bool {
-	if len(terms) == 0 {
-		return true
-	}
-	return slices.ContainsFunc(terms, func(t corev1.TopologySelectorTerm) bool {
-		for _, e := range t.MatchLabelExpressions {
-			value, ok := labels[e.Key]
-			if !ok || !slices.Contains(e.Values, value) {
-				return false
-			}
-		}
-		return len(t.MatchLabelExpressions) > 0
-	})
 }
 
 // text tells the user why no node fits, one line per cause.

@@ -8,9 +8,6 @@ import (
 	"github.com/berth-storage/berth/volume"
 )
 
-// unnumbered is the allocation of what carries none.
-const unnumbered = -1
-
 // offer is what one CSIStorageCapacity offers to volumes of a class on nodes.
 type offer struct {
 	key, version, class string
@@ -66,7 +63,7 @@ func newRoom(offers []offer, volumes []made, holds []hold) *room {
 		if v.claim != "" {
 			known[v.claim] = true
 		}
-		if v.allocation != unnumbered {
+		if v.allocation != volume.Unnumbered {
 			byPool[v.pool] = append(byPool[v.pool], v)
 		}
 	}
@@ -77,7 +74,7 @@ func newRoom(offers []offer, volumes []made, holds []hold) *room {
 		for _, n := range o.nodes {
 			r.offers[o.class][n] = append(r.offers[o.class][n], o)
 		}
-		if o.allocation == unnumbered {
+		if o.allocation == volume.Unnumbered {
 			continue
 		}
 		for _, v := range byPool[o.pool] {

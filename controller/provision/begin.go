@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/berth-storage/berth/controller/internal/notes"
+	"github.com/berth-storage/berth/volume"
 )
 
 // eligible ends the pass for claims that are not to be provisioned here. A
@@ -112,7 +113,7 @@ func (r *Reconciler) request(ctx context.Context, p *pass) (*csi.CreateVolumeReq
 	if err != nil {
 		return nil, end(), err
 	}
-	if !allowed(p.class.AllowedTopologies, node.Labels) {
+	if !volume.Allowed(p.class.AllowedTopologies, node.Labels) {
 		return nil, r.refuse(p, "topology "+string(p.class.UID)+" "+segments.String(), fmt.Sprintf(
 			"node %s (%s) lies outside the allowedTopologies of class %s", node.Name, segments, p.class.Name)), nil
 	}

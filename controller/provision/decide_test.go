@@ -126,40 +126,6 @@ func TestSplitParameters(t *testing.T) {
 	}
 }
 
-func TestAllowed(t *testing.T) {
-	labels := map[string]string{"zone": "a", "rack": "1"}
-	term := func(pairs ...string) corev1.TopologySelectorTerm {
-		var t corev1.TopologySelectorTerm
-		for i := 0; i < len(pairs); i += 2 {
-			t.MatchLabelExpressions = append(t.MatchLabelExpressions, corev1.TopologySelectorLabelRequirement{
-				Key: pairs[i], Values: strings.Split(pairs[i+1], ","),
-			})
-		}
-		return t
-	}
-	cases := map[string]struct {
-		reason string
-		terms  []corev1.TopologySelectorTerm
-		want   bool
-	}{
-		"no term":     {"everywhere", nil, true},
-		"empty term":  {"selects nothing", []corev1.TopologySelectorTerm{term()}, false},
-		"one value":   {"the node's", []corev1.TopologySelectorTerm{term("zone", "a")}, true},
-		"any value":   {"values are alternatives", []corev1.TopologySelectorTerm{term("zone", "b,a")}, true},
-		"other value": {"not the node's", []corev1.TopologySelectorTerm{term("zone", "b")}, false},
-		"all keys":    {"keys of a term must all hold", []corev1.TopologySelectorTerm{term("zone", "a", "rack", "2")}, false},
-		"any term":    {"terms are alternatives", []corev1.TopologySelectorTerm{term("zone", "b"), term("rack", "1")}, true},
-		"no label":    {"a label that the node lacks", []corev1.TopologySelectorTerm{term("disk", "ssd")}, false},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			if got := allowed(tc.terms, labels); got != tc.want {
-				t.Errorf("%s: got %t", tc.reason, got)
-			}
-		})
-	}
-}
-
 func TestSegmentsOf(t *testing.T) {
 	got, err := segmentsOf(makeNode(), makeCSINode(), volume.DriverName)
 	want := volume.Topology{volume.TopologyNodeKey: testNode, volume.LabelZone: "zone-1"}

@@ -29,28 +29,6 @@ func segmentsOf(node *corev1.Node, csiNode *storagev1.CSINode, driver string) (v
 	return nil, fmt.Errorf("driver %s is not registered on node %s", driver, node.Name)
 }
 
-// allowed reports whether a node with these labels lies in a class's
-// allowedTopologies: terms are alternatives, the expressions of a term must all
-// hold, an expression holds for any of its values. No term allows every node; a
-// term without expressions allows none.
-func allowed(terms []corev1.TopologySelectorTerm, labels map[string]string) bool {
-	if len(terms) == 0 {
-		return true
-	}
-	return slices.ContainsFunc(terms, func(t corev1.TopologySelectorTerm) bool {
-		if len(t.MatchLabelExpressions) == 0 {
-			return false
-		}
-		for _, e := range t.MatchLabelExpressions {
-			value, ok := labels[e.Key]
-			if !ok || !slices.Contains(e.Values, value) {
-				return false
-			}
-		}
-		return true
-	})
-}
-
 // affinityOf says where a volume with this accessible topology can be reached:
 // topologies are alternatives, the segments of one must all hold. nil means
 // everywhere.

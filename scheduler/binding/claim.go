@@ -120,19 +120,4 @@ func (c *Claim) admits(v *Volume) bool {
 }
 
 // Allows reports whether the class lets a volume be provisioned for the node.
-// A term without expressions allows nothing (apis/core/v1/helper,
-// MatchTopologySelectorTerms).
-func (c *Class) Allows(node Node) bool {
-	if len(c.AllowedTopologies) == 0 {
-		return true
-	}
-	return slices.ContainsFunc(c.AllowedTopologies, func(term v1.TopologySelectorTerm) bool {
-		for _, want := range term.MatchLabelExpressions {
-			got, ok := node.Labels[want.Key]
-			if !ok || !slices.Contains(want.Values, got) {
-				return false
-			}
-		}
-		return len(term.MatchLabelExpressions) > 0
-	})
-}
+func (c *Class) Allows(node Node) bool { return volume.Allowed(c.AllowedTopologies, node.Labels) }

@@ -1,8 +1,6 @@
 package cache
 
 import (
-	"strconv"
-
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -10,9 +8,6 @@ import (
 	"github.com/berth-storage/berth/scheduler/binding"
 	"github.com/berth-storage/berth/volume"
 )
-
-// unnumbered is the allocation of what carries none.
-const unnumbered = -1
 
 // claimFacts is what the ledger reads of a claim.
 type claimFacts struct {
@@ -49,7 +44,7 @@ func factsOfVolume(pv *v1.PersistentVolume) volumeFacts {
 	if pv.Spec.ClaimRef != nil {
 		f.claimUID = string(pv.Spec.ClaimRef.UID)
 	}
-	f.pool, f.allocation = numberOf(pv.Annotations)
+	f.pool, f.allocation = volume.NumberOf(pv.Annotations)
 	return f
 }
 
@@ -79,21 +74,10 @@ func factsOfCapacity(key string, o *storagev1.CSIStorageCapacity) capacityFacts 
 		f.bounded, f.unlimited = true, o.Capacity == nil
 	}
 	f.empty = o.Capacity == nil && o.MaximumVolumeSize == nil
-	if f.pool, f.allocation = numberOf(o.Annotations); f.allocation == unnumbered {
+	if f.pool, f.allocation = volume.NumberOf(o.Annotations); f.allocation == volume.Unnumbered {
 		f.pool = "object " + key
 	}
 	return f
-}
-
-// numberOf reads a pool's UUID and count; both or neither, as one alone orders
-// nothing.
-func numberOf(annotations map[string]string) (pool string, allocation int64) {
-	pool = annotations[volume.AnnotationPool]
-	n, err := strconv.ParseInt(annotations[volume.AnnotationAllocation], 10, 64)
-	if pool == "" || err != nil || n < 0 {
-		return "", unnumbered
-	}
-	return pool, n
 }
 
 // atLeast reports whether version a is b or newer. Versions that cannot be

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/berth-storage/berth/scheduler/binding"
+	"github.com/berth-storage/berth/volume"
 )
 
 // reserve starts a hold for a claim on a node on behalf of a pod. Reserving
@@ -175,7 +176,7 @@ func (l *ledger) settle(h *hold, v volumeFacts) {
 	st := &settlement{bytes: v.bytes, since: map[string]string{}}
 	for _, id := range h.charged {
 		for _, o := range l.pools[id].objects {
-			if o.allocation == unnumbered || v.allocation == unnumbered {
+			if o.allocation == volume.Unnumbered || v.allocation == volume.Unnumbered {
 				st.since[o.key] = o.version
 			}
 		}

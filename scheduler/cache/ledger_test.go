@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-storage/berth/scheduler/binding"
+	"github.com/berth-storage/berth/volume"
 )
 
 // at is the topology of one node.
@@ -20,7 +21,7 @@ func nodeLabels(node string) map[string]string { return map[string]string{"host"
 
 func capacityOf(class, node, pool string, n, bytes int64, version string) capacityFacts {
 	f := capacityFacts{key: "ns/" + class + "-" + node, class: class, place: at(node), pool: pool, allocation: n, capacity: bytes, version: version}
-	if n == unnumbered {
+	if n == volume.Unnumbered {
 		f.pool = "object " + f.key
 	}
 	return f
@@ -174,29 +175,29 @@ func TestLedger(t *testing.T) {
 			steps: func(l *ledger) { l.setClaim(selected("c", "A", "n1", 30)); l.deleteNode("n1") }, want: []int64{70}},
 		"no number": {reason: "a volume without number stays held while the object is the same",
 			steps: func(l *ledger) {
-				l.setCapacity(capacityOf("A", "n1", "", unnumbered, 100, "1"))
+				l.setCapacity(capacityOf("A", "n1", "", volume.Unnumbered, 100, "1"))
 				l.setClaim(selected("c", "A", "n1", 30))
-				l.setVolume(volumeFacts{name: "pv", claimUID: "c", allocation: unnumbered, bytes: 30})
+				l.setVolume(volumeFacts{name: "pv", claimUID: "c", allocation: volume.Unnumbered, bytes: 30})
 			}, want: []int64{70}},
 		"no number, newer object": {reason: "a newer object is taken to contain it",
 			steps: func(l *ledger) {
-				l.setCapacity(capacityOf("A", "n1", "", unnumbered, 100, "1"))
+				l.setCapacity(capacityOf("A", "n1", "", volume.Unnumbered, 100, "1"))
 				l.setClaim(selected("c", "A", "n1", 30))
-				l.setVolume(volumeFacts{name: "pv", claimUID: "c", allocation: unnumbered, bytes: 30})
-				l.setCapacity(capacityOf("A", "n1", "", unnumbered, 71, "2"))
+				l.setVolume(volumeFacts{name: "pv", claimUID: "c", allocation: volume.Unnumbered, bytes: 30})
+				l.setCapacity(capacityOf("A", "n1", "", volume.Unnumbered, 71, "2"))
 			}, want: []int64{71}},
 		"no number, no newer object": {reason: "and the wait is bounded",
 			steps: func(l *ledger) {
-				l.setCapacity(capacityOf("A", "n1", "", unnumbered, 100, "1"))
+				l.setCapacity(capacityOf("A", "n1", "", volume.Unnumbered, 100, "1"))
 				l.setClaim(selected("c", "A", "n1", 30))
-				l.setVolume(volumeFacts{name: "pv", claimUID: "c", allocation: unnumbered, bytes: 30})
+				l.setVolume(volumeFacts{name: "pv", claimUID: "c", allocation: volume.Unnumbered, bytes: 30})
 				l.schedule(start)
 				l.expire(start.Add(l.grace))
 			}, want: []int64{100}},
 		"no number, old volume": {reason: "after a restart the volumes of other drivers hold nothing",
 			steps: func(l *ledger) {
-				l.setCapacity(capacityOf("A", "n1", "", unnumbered, 100, "1"))
-				l.setVolume(volumeFacts{name: "pv", claimUID: "c", allocation: unnumbered, bytes: 30})
+				l.setCapacity(capacityOf("A", "n1", "", volume.Unnumbered, 100, "1"))
+				l.setVolume(volumeFacts{name: "pv", claimUID: "c", allocation: volume.Unnumbered, bytes: 30})
 				l.setClaim(selected("c", "A", "n1", 30))
 			}, want: []int64{100}},
 	}

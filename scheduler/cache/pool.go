@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/berth-storage/berth/scheduler/binding"
+	"github.com/berth-storage/berth/volume"
 )
 
 // pool is one piece of storage as the ledger sees it.
@@ -66,7 +67,7 @@ func (p *pool) segment(o capacityFacts) binding.Segment {
 	for _, bytes := range p.pending {
 		s.Available -= bytes
 	}
-	if o.allocation != unnumbered {
+	if o.allocation != volume.Unnumbered {
 		for i := len(p.volumes) - 1; i >= 0 && p.volumes[i].allocation > o.allocation; i-- {
 			s.Available -= p.volumes[i].bytes
 		}
