@@ -19,6 +19,7 @@ import (
 
 	"github.com/berth-storage/berth/nodeagent/internal/fakedriver"
 	podvolumesv1 "github.com/berth-storage/berth/nodeagent/podvolumes/v1"
+	"github.com/berth-storage/berth/volume"
 )
 
 func TestLifeOfAPod(t *testing.T) {
@@ -133,6 +134,51 @@ func TestPodThatWasNeverHandedOut(t *testing.T) {
 	c.deletePod(pod)
 	c.awaitWorld("taken back without being asked", 0, 0)
 	c.await("no record", func() bool { return len(c.agent.store.Keys()) == 0 })
+}
+
+// TestReplacedClaim deletes a claim under a running pod and makes it anew with
+// another volume, as after its finalizer was taken out.
+func TestReplacedClaim(t *testing.T) {
+	c := newCluster(t)
+	c.start()
+	c.register()
+	c.claim("data", nil)
+	pod := c.pod("web-0", "data")
+	c.prepare(pod)
+	former := c.target("web-0", "data")
+	if err := c.api.CoreV1().PersistentVolumeClaims("default").Delete(t.Context(), "data", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.claim("data", func(pvc *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) {
+		pvc.UID, pvc.Spec.VolumeName = "claim-data-2", "pv-data-2"
+		pv.Name, pv.Spec.ClaimRef.UID, pv.Spec.CSI.VolumeHandle = "pv-data-2", "claim-data-2", "h-data-2"
+	})
+	other := volume.Key{Driver: driverName, Handle: "h-data-2"}
+	told := func() bool {
+		if c.agent.source.Snapshot().Volumes[other] == nil {
+			return false
+		}
+		s, _ := c.agent.Status(pod.Uid)
+		return len(s.Volumes) == 1 && (s.Volumes[0].Ready || strings.Contains(s.Volumes[0].Why, volume.ReasonClaimReplaced.Sentence()))
+	}
+	c.await("the new claim is looked at", told)
+	if err := c.refused(pod, 300*time.Millisecond); !strings.Contains(err.Error(), "delete the pod") {
+		t.Errorf("Prepare: %v, want the reason and the remedy", err)
+	}
+	c.world("the claim is another one", []string{c.staging("data")}, []string{former})
+
+	// The record knows it after a restart, too.
+	c.unreg()
+	c.stop()
+	c.start()
+	c.register()
+	c.await("the new claim is looked at again", told)
+	c.world("after a restart", []string{c.staging("data")}, []string{former})
+
+	c.release(pod)
+	c.awaitWorld("released", 0, 0)
+	c.deletePod(pod)
+	c.await("the record is empty", func() bool { return len(c.agent.store.Keys()) == 0 })
 }
 
 func TestPrepareSaysWhatIsMissing(t *testing.T) {

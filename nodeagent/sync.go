@@ -73,6 +73,9 @@ func (a *Agent) sync(ctx context.Context, key volume.Key) (again bool, err error
 			errors.As(err, &now.failed)
 			a.setProgress(key, now)
 			a.tellFailure(in, now.failed)
+			if step.Op == plan.OpPublish {
+				a.queueOthers(step.Pod, key)
+			}
 			return false, err
 		}
 		a.tellSuccess(in, step)
@@ -101,6 +104,7 @@ func (a *Agent) gather(ctx context.Context, key volume.Key) (plan.Input, *csicli
 		Mounted:  make(map[string]bool),
 		PodState: make(map[string]plan.PodState),
 	}
+	in.Former = a.former(in.Wanted)
 	for uid := range in.Record.Pods {
 		in.PodState[uid] = snapshot.PodState(uid)
 	}
@@ -117,6 +121,32 @@ func (a *Agent) gather(ctx context.Context, key volume.Key) (plan.Input, *csicli
 	var client *csiclient.Client
 	in.Driver, client, err = a.drivers.state(ctx, key.Driver)
 	return in, client, err
+}
+
+// former finds the pods that have another volume under the name of this one.
+func (a *Agent) former(w *plan.Wanted) map[string]volume.Key {
+	if w == nil {
+		return nil
+	}
+	former := make(map[string]volume.Key)
+	for _, u := range w.Pods {
+		for _, key := range a.store.Holding(u.Pod.UID) {
+			if key != w.Key && a.store.Get(key).HoldsFor(u) {
+				former[u.Pod.UID] = key
+			}
+		}
+	}
+	return former
+}
+
+// queueOthers queues the volumes that the pod now wants besides key: one of them
+// may have waited for what the pod had, or might have had, under key.
+func (a *Agent) queueOthers(uid string, key volume.Key) {
+	for _, v := range a.source.Snapshot().Pods[uid].Volumes {
+		if v.Problem == nil && v.Key != key {
+			a.queue.Add(v.Key)
+		}
+	}
 }
 
 // withoutReleased takes released pods out of a Wanted, by copy.

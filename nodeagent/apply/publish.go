@@ -47,7 +47,7 @@ func (r *Runner) publish(ctx context.Context, s plan.Step, w *plan.Wanted, d Dri
 		identify: func(rec *plan.Record) {
 			rec.PV, rec.Block = w.PV, w.Block
 			p := rec.Pods[s.Pod]
-			p.Pod, p.ReadOnly = use.Pod, use.ReadOnly
+			p.Pod, p.Volume, p.ReadOnly = use.Pod, use.Name, use.ReadOnly
 			rec.Pods[s.Pod] = p
 		},
 		prepare: func() error { return r.makeTarget(s, w) },

@@ -51,7 +51,13 @@ func teardown(in Input, p *Plan) (left bool) {
 
 // wants reports whether a pod may still be given the volume.
 func wants(in Input) bool {
-	return in.Wanted != nil && slices.ContainsFunc(in.Wanted.Pods, func(u PodUse) bool { return !released(in, u) })
+	return in.Wanted != nil && slices.ContainsFunc(in.Wanted.Pods, func(u PodUse) bool { return !released(in, u) && !replaced(in, u) })
+}
+
+// replaced reports that the pod has another volume in this one's place.
+func replaced(in Input, u PodUse) bool {
+	_, former := in.Former[u.Pod.UID]
+	return former && !published(in, u)
 }
 
 // released reports that the pod's use is over, whatever the API says.
@@ -64,7 +70,11 @@ func setUp(in Input, p *Plan) {
 	w := in.Wanted
 	var owed []PodUse
 	for _, u := range w.Pods {
-		if !released(in, u) && !published(in, u) {
+		switch {
+		case released(in, u) || published(in, u):
+		case replaced(in, u):
+			p.wait(u.Pod.UID, volume.ReasonClaimReplaced, "volume "+in.Former[u.Pod.UID].String())
+		default:
 			owed = append(owed, u)
 		}
 	}

@@ -32,6 +32,7 @@ func newNode() *node {
 //	want [pods=(a,b:ro)] [grow=N] [mode=M] [block] [attach]    no pods: nil
 //	pod NAME STATE     what the API says of a pod
 //	custody NAME C     what the runtime said
+//	former NAME [HANDLE]    the volume that the pod has in this one's place; or none
 //	unsynced, reboot, agent-restart, lose PATH
 //	plan               steps and waits
 //	do [OP=fail|unknown]    carry the plan out; a step that does not succeed ends it
@@ -60,6 +61,11 @@ func (n *node) command(t *testing.T, d *datadriven.TestData) string {
 		r := n.in.Record.Pods[arg(0)]
 		r.Custody = c
 		n.in.Record.Pods[arg(0)] = r
+	case "former":
+		n.in.Former = nil
+		if len(d.CmdArgs) == 2 {
+			n.in.Former = map[string]volume.Key{arg(0): {Driver: testKey.Driver, Handle: arg(1)}}
+		}
 	case "unsynced":
 		n.in.Synced, n.in.Wanted = false, nil
 		clear(n.in.PodState)

@@ -80,7 +80,10 @@ type Record struct {
 
 // PodRecord is one pod's publication.
 type PodRecord struct {
-	Pod      Pod
+	Pod Pod
+	// Volume is the volume's name in pod.spec.volumes; "" where the agent that
+	// published it did not write it down yet.
+	Volume   string
 	Publish  Effect
 	ReadOnly bool
 	Custody  Custody
@@ -89,6 +92,13 @@ type PodRecord struct {
 // Empty reports that there is nothing to undo. A growth is never undone; one
 // that is still owed shows in the claim.
 func (r Record) Empty() bool { return r.Stage.State == Absent && len(r.Pods) == 0 }
+
+// HoldsFor reports whether the record has, or may have, a publication of the
+// pod's volume of that name.
+func (r Record) HoldsFor(u PodUse) bool {
+	p := r.Pods[u.Pod.UID]
+	return p.Publish.State != Absent && p.Volume != "" && p.Volume == u.Name
+}
 
 // Driver is what is known of a volume's driver.
 type Driver struct {
@@ -113,6 +123,10 @@ type Input struct {
 	// the last step on this volume.
 	Mounted map[string]bool
 	Driver  Driver
+	// Former are the pods of Wanted, by UID, for which the record of another
+	// volume holds the pod volume of the same name. A claim that was deleted and
+	// made anew leads there: a pod keeps the volume that it started with.
+	Former map[string]volume.Key
 	// PodState tells of every pod in Record. A missing one is PodUnknown.
 	PodState map[string]PodState
 }

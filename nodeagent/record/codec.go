@@ -38,6 +38,7 @@ type effectV1 struct {
 type podV1 struct {
 	Namespace string   `json:"namespace"`
 	Name      string   `json:"name"`
+	Volume    string   `json:"volume,omitempty"`
 	Publish   effectV1 `json:"publish"`
 	ReadOnly  bool     `json:"readOnly,omitempty"`
 	Custody   string   `json:"custody"`
@@ -52,7 +53,7 @@ func encode(r plan.Record, boot string) ([]byte, error) {
 	}
 	for uid, p := range r.Pods {
 		f.Pods[uid] = podV1{
-			Namespace: p.Pod.Namespace, Name: p.Pod.Name,
+			Namespace: p.Pod.Namespace, Name: p.Pod.Name, Volume: p.Volume,
 			Publish: effectOut(p.Publish), ReadOnly: p.ReadOnly, Custody: p.Custody.String(),
 		}
 	}
@@ -89,7 +90,7 @@ func decode(data []byte) (plan.Record, string, error) {
 			errs = append(errs, fmt.Errorf("pod %s: %w", uid, err))
 		}
 		r.Pods[uid] = plan.PodRecord{
-			Pod:     plan.Pod{Namespace: p.Namespace, Name: p.Name, UID: uid},
+			Pod: plan.Pod{Namespace: p.Namespace, Name: p.Name, UID: uid}, Volume: p.Volume,
 			Publish: effectIn(p.Publish, &errs), ReadOnly: p.ReadOnly, Custody: custody,
 		}
 	}

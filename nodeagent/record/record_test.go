@@ -42,18 +42,40 @@ func golden() plan.Record {
 	}
 }
 
+// named is what testdata/v1-volume-name.json says: publications name the pod's
+// volume since then.
+func named() plan.Record {
+	return plan.Record{Key: key, PV: "pv1", Pods: map[string]plan.PodRecord{
+		"uid-1": {Pod: plan.Pod{Namespace: "default", Name: "web-0", UID: "uid-1"}, Volume: "data",
+			Publish: plan.Effect{State: plan.Done, Path: "/r/target", SawMount: true}, Custody: plan.HandedOut},
+	}}
+}
+
 func TestOldFilesLoad(t *testing.T) {
-	data, err := os.ReadFile("testdata/v1-mounted.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, fileName(key)), data, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s, asides := open(t, dir, "boot-a")
-	if diff := cmp.Diff(golden(), s.Get(key)); diff != "" || len(asides) != 0 {
-		t.Errorf("put aside: %v (-want +got):\n%s", asides, diff)
+	for file, want := range map[string]plan.Record{"v1-mounted.json": golden(), "v1-volume-name.json": named()} {
+		t.Run(file, func(t *testing.T) {
+			data, err := os.ReadFile(filepath.Join("testdata", file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, fileName(key)), data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			s, asides := open(t, dir, "boot-a")
+			if diff := cmp.Diff(want, s.Get(key)); diff != "" || len(asides) != 0 {
+				t.Errorf("put aside: %v (-want +got):\n%s", asides, diff)
+			}
+			// What is loaded is written back whole.
+			if err := s.Update(key, func(r *plan.Record) error { r.PV += "x"; return nil }); err != nil {
+				t.Fatal(err)
+			}
+			s, _ = open(t, dir, "boot-a")
+			want.PV += "x"
+			if diff := cmp.Diff(want, s.Get(key)); diff != "" {
+				t.Errorf("written back (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 
