@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -16,11 +17,15 @@ import (
 type Capacities struct {
 	driver  *Driver
 	changed chan struct{}
+
+	mu sync.Mutex
+	// told is what Capacity said last of each pool, by UUID, in bytes. Guarded by mu.
+	told map[string]int64
 }
 
 // Capacities follows the driver's pools from now on.
 func (d *Driver) Capacities() *Capacities {
-	c := &Capacities{driver: d, changed: make(chan struct{}, 1)}
+	c := &Capacities{driver: d, changed: make(chan struct{}, 1), told: make(map[string]int64)}
 	for _, p := range d.pools {
 		p.OnChange(c.signal)
 	}
@@ -42,34 +47,44 @@ func (c *Capacities) Capacity(ctx context.Context, parameters map[string]string)
 	if err != nil {
 		return volume.PoolCapacity{}, statusOf(err)
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.told[capacity.Pool] = capacity.Available
 	return capacity, nil
 }
 
-// Watch reads the pools at every tick until ctx ends, and signals a change that
-// no pool made itself: other users of its filesystem took or freed space, of
-// which the kernel sends no event.
+// Watch reads the pools at every tick until ctx ends, and signals where Capacity
+// would say something else than it said last: other users of a pool's
+// filesystem took or freed space, of which the kernel sends no event.
 func (c *Capacities) Watch(ctx context.Context, clk clock.WithTicker, every time.Duration) {
 	tick := clk.NewTicker(every)
 	defer tick.Stop()
-	seen := make(map[string]int64)
 	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C():
+		}
 		for _, p := range c.driver.pools {
 			now, err := p.Capacity(ctx)
 			if err != nil {
 				klog.FromContext(ctx).Error(err, "reading a pool's capacity failed", "pool", p.Name())
 				continue
 			}
-			if before, known := seen[p.UUID()]; known && before != now.Available {
+			if c.isNews(now) {
 				c.signal()
 			}
-			seen[p.UUID()] = now.Available
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C():
 		}
 	}
+}
+
+// isNews reports whether Capacity said something else. What nobody asked for is
+// no news.
+func (c *Capacities) isNews(now volume.PoolCapacity) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	told, asked := c.told[now.Pool]
+	return asked && told != now.Available
 }
 
 func (c *Capacities) signal() {

@@ -65,16 +65,31 @@ func TestWatch(t *testing.T) {
 				return false
 			}
 		}
-		synctest.Wait()
+		ask := func() volume.PoolCapacity {
+			c, err := source.Capacity(ctx, nil)
+			w.must(err)
+			return c
+		}
+		if signalled() {
+			t.Error("nobody asked, and a change is signalled")
+		}
+		before := ask()
 		if signalled() {
 			t.Error("nothing changed, and a change is signalled")
 		}
-		before, err := w.pool.Capacity(ctx)
-		w.must(err)
 		h.SetCapacity(before.Total / 2)
 		if !signalled() {
 			t.Error("somebody took half of the filesystem, and no change is signalled")
 		}
+		// Taken and given back between two ticks, with an answer in between.
+		ask()
+		h.SetCapacity(before.Total / 4)
+		ask()
+		h.SetCapacity(before.Total / 2)
+		if !signalled() {
+			t.Error("the last answer is not true any more, and no change is signalled")
+		}
+		ask()
 		if signalled() {
 			t.Error("one change is signalled twice")
 		}

@@ -23,9 +23,9 @@ import (
 
 	"github.com/berth-storage/berth/controller/claimwatch"
 	"github.com/berth-storage/berth/controller/scope"
-	"github.com/berth-storage/berth/host"
 	"github.com/berth-storage/berth/internal/sandbox"
 	"github.com/berth-storage/berth/manifests"
+	"github.com/berth-storage/berth/test/e2e/rig"
 	"github.com/berth-storage/berth/volume"
 )
 
@@ -39,33 +39,7 @@ type world struct {
 
 func start(t *testing.T) *world {
 	t.Helper()
-	bin := os.Getenv("BERTH_BIN_DIR")
-	if bin == "" {
-		t.Fatal("BERTH_BIN_DIR is not set: it names the folder of berth-sandbox; `make test` builds it and sets it")
-	}
-	// Sockets lie below it, so its path is short.
-	parent, err := os.MkdirTemp("/tmp", "bt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(parent, "d")
-	t.Cleanup(func() {
-		if _, err := sandbox.Remove(context.Background(), dir, host.New(host.Options{})); err != nil {
-			t.Error(err)
-		}
-		if err := os.Remove(parent); err != nil {
-			t.Error(err)
-		}
-	})
-	cluster, err := sandbox.Start(t.Context(), sandbox.Options{DataDir: dir, BinDir: bin})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cluster.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	cluster := rig.Start(t, sandbox.Options{})
 	client, err := kubernetes.NewForConfig(cluster.RESTConfig())
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +55,7 @@ func start(t *testing.T) *world {
 func (w *world) kubectl(args ...string) string {
 	w.t.Helper()
 	args = append([]string{"kubectl", "--kubeconfig=" + w.cluster.Kubeconfig()}, args...)
-	out, err := exec.CommandContext(w.t.Context(), filepath.Join(os.Getenv("BERTH_BIN_DIR"), "berth-sandbox"), args...).CombinedOutput()
+	out, err := exec.CommandContext(w.t.Context(), filepath.Join(rig.BinDir(w.t), "berth-sandbox"), args...).CombinedOutput()
 	if err != nil {
 		w.t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
 	}

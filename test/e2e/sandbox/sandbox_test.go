@@ -21,47 +21,13 @@ import (
 	"github.com/berth-storage/berth/host"
 	"github.com/berth-storage/berth/internal/sandbox"
 	"github.com/berth-storage/berth/internal/sandbox/story"
+	"github.com/berth-storage/berth/test/e2e/rig"
 )
-
-// binDir is where the programs are.
-func binDir(t *testing.T) string {
-	t.Helper()
-	dir := os.Getenv("BERTH_BIN_DIR")
-	if dir == "" {
-		t.Fatal("BERTH_BIN_DIR is not set: it names the folder of berth-sandbox, berth-scheduler and berth-agent; `make test` builds them and sets it")
-	}
-	return dir
-}
-
-// dataDir is a folder with a short path: sockets lie below it. At the end of the
-// test nothing of it may be left.
-func dataDir(t *testing.T) string {
-	t.Helper()
-	parent, err := os.MkdirTemp("/tmp", "bt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(parent, "d")
-	machine := host.New(host.Options{})
-	t.Cleanup(func() {
-		if err := sandbox.Leftovers(dir, machine); err != nil {
-			t.Error(err)
-		}
-		// Whatever a failed test left.
-		if _, err := sandbox.Remove(context.Background(), dir, machine); err != nil {
-			t.Error(err)
-		}
-		if err := os.Remove(parent); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
-}
 
 // command runs berth-sandbox; its output is shown when the test fails.
 func command(t *testing.T, dir string, args ...string) *exec.Cmd {
 	t.Helper()
-	cmd := exec.Command(filepath.Join(binDir(t), "berth-sandbox"), args...)
+	cmd := exec.Command(filepath.Join(rig.BinDir(t), "berth-sandbox"), args...)
 	cmd.Env = append(os.Environ(), "BERTH_SANDBOX_DATA_DIR="+dir)
 	return cmd
 }
@@ -75,25 +41,9 @@ func run(t *testing.T, dir string, args ...string) string {
 	return string(out)
 }
 
-func start(t *testing.T, options sandbox.Options) *sandbox.Cluster {
-	t.Helper()
-	options.DataDir, options.BinDir = dataDir(t), binDir(t)
-	options.Progress = func(s sandbox.Step) { t.Log(s.Elapsed.Round(time.Millisecond), s.Name, s.State, s.Err) }
-	c, err := sandbox.Start(t.Context(), options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	return c
-}
-
 // TestStory tells the whole story of `make demo`.
 func TestStory(t *testing.T) {
-	c := start(t, story.Cluster(sandbox.Options{}))
+	c := rig.Start(t, story.Cluster(sandbox.Options{}))
 	var out bytes.Buffer
 	if err := story.Run(t.Context(), c, &out, time.Now()); err != nil {
 		t.Errorf("%v\n%s", err, &out)
@@ -103,7 +53,7 @@ func TestStory(t *testing.T) {
 // TestKilledSupervisor kills the supervisor of a running cluster with pods and
 // volumes, twice: once `up` follows, once `down`.
 func TestKilledSupervisor(t *testing.T) {
-	dir := dataDir(t)
+	dir := rig.DataDir(t)
 	up := []string{"up", "--nodes=2", "--zones=1", "--pool-size=512Mi"}
 	for _, next := range [][]string{up, {"down"}} {
 		if next[0] == "down" {
@@ -174,7 +124,7 @@ func applyPodWithVolume(t *testing.T, dir string) {
 func TestInterruptedUp(t *testing.T) {
 	for _, step := range []string{"", "etcd", "storage pools", "kube-apiserver", "manifests", "node agents"} {
 		t.Run("after "+step, func(t *testing.T) {
-			dir := dataDir(t)
+			dir := rig.DataDir(t)
 			cmd := command(t, dir, "up", "--nodes=2", "--zones=1")
 			stdout, err := cmd.StdoutPipe()
 			if err != nil {
@@ -216,7 +166,7 @@ func readUntil(t *testing.T, from interface{ Read([]byte) (int, error) }, step s
 
 // TestRefusals holds what a user is told who asks for what cannot be.
 func TestRefusals(t *testing.T) {
-	dir := dataDir(t)
+	dir := rig.DataDir(t)
 	run(t, dir, "up", "--nodes=0")
 	cases := map[string]struct {
 		reason string
@@ -245,7 +195,7 @@ func TestRefusals(t *testing.T) {
 
 // TestNotRoot: somebody else than root is told so, and nothing is changed.
 func TestNotRoot(t *testing.T) {
-	dir := dataDir(t)
+	dir := rig.DataDir(t)
 	for _, args := range [][]string{{"up"}, {"down"}, {"demo", "--data-dir=" + dir}} {
 		cmd := command(t, dir, args...)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
@@ -262,7 +212,7 @@ func TestNotRoot(t *testing.T) {
 // TestKilledParts kills the pod runtime and the agent under a pod with a volume,
 // each by itself: the volume's data survives, and all of it goes in the end.
 func TestKilledParts(t *testing.T) {
-	c := start(t, sandbox.Options{Nodes: 1, PoolSize: sandbox.DefaultPoolSize / 2, KeepRunning: true})
+	c := rig.Start(t, sandbox.Options{Nodes: 1, PoolSize: sandbox.DefaultPoolSize / 2, KeepRunning: true})
 	applyPodWithVolume(t, c.DataDir())
 	client, err := kubernetes.NewForConfig(c.RESTConfig())
 	if err != nil {
