@@ -60,6 +60,10 @@ unit: test-prerequisites ## The tests that need no cluster, with the race detect
 	CGO_ENABLED=1 go test -race -shuffle=on $$($(TESTED) | grep -v -e /test/e2e -e /cmd/berth-scheduler)
 	go test -shuffle=on ./cmd/berth-scheduler
 
+.PHONY: sanity
+sanity: test-prerequisites ## The CSI community's suite against the driver, with real mounts
+	go test -count=1 -v -run TestSanity ./driver
+
 .PHONY: e2e
 e2e: test-prerequisites build ## The tests on a cluster of real processes
 	BERTH_BIN_DIR=$(CURDIR)/$(BIN) go test -count=1 -timeout 30m ./test/e2e/...
