@@ -108,14 +108,14 @@ func TestWhatTheCommandSees(t *testing.T) {
 		"processes":      {"no other process is seen", "for p in /proc/[0-9]*; do echo -n $p; done", "/proc/1"},
 		"host name":      {"its own host name", "uname -n", "box\n"},
 		"environment":    {"only the given environment", "env | grep -v -e ^_ -e PWD -e SHLVL -e OLDPWD", "A=b\n"},
-		"working folder": {"made when missing", "pwd", "/work/here\n"},
+		"working folder": {"made when missing", "pwd", "/srv/here\n"},
 		"no host mounts": {"only the container's own mounts are seen", "grep -c /dev/loop /proc/self/mountinfo", "0\n"},
 		"user":           {"root, unless said otherwise", "id -u", "0\n"},
 		"host's tmp":     {"the host's /tmp is not shown", "ls -A /tmp", ""},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			spec := Spec{Env: []string{"A=b"}, Dir: "/work/here", Mounts: mounts, Hide: []string{secret}}
+			spec := Spec{Env: []string{"A=b"}, Dir: "/srv/here", Mounts: mounts, Hide: []string{secret}}
 			got, _ := run(t, spec, tc.script)
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("%s: (-want +got)\n%s", tc.reason, diff)
