@@ -30,6 +30,7 @@ type options struct {
 	mode             string
 	nodeName         string
 	root             string
+	hostRoot         string
 	kubeconfig       string
 	topologyLabels   []string
 	poolDir          string
@@ -49,6 +50,7 @@ func newOptions() *options {
 		mode:           modeStandalone,
 		nodeName:       os.Getenv("NODE_NAME"),
 		root:           "/var/lib/kubelet",
+		hostRoot:       "/",
 		kubeconfig:     os.Getenv("KUBECONFIG"),
 		topologyLabels: []string{volume.LabelZone},
 		poolDir:        "/var/lib/berth/pool",
@@ -67,6 +69,7 @@ func (o *options) flags() (sets cliflag.NamedFlagSets) {
 	fs.StringVar(&o.mode, "mode", o.mode, "How the agent serves the node. standalone: it is the node's CSI side, for a node without a kubelet.")
 	fs.StringVar(&o.nodeName, "node-name", o.nodeName, "Name of this node's Node object. Env: NODE_NAME.")
 	fs.StringVar(&o.root, "root", o.root, "Folder of plugins, registrations and pods' volumes, laid out as the kubelet's root.")
+	fs.StringVar(&o.hostRoot, "host-root", o.hostRoot, "Where the host's root filesystem is seen; the host's own mkfs, fsck and resize tools run chrooted into it. / outside of a container.")
 	fs.StringSliceVar(&o.topologyLabels, "topology-labels", o.topologyLabels, "Labels of the Node that the driver reports as topology beside "+volume.TopologyNodeKey+". The agent waits until the Node has them.")
 	fs.StringVar(&o.podVolumesSocket, "podvolumes-socket", o.podVolumesSocket, "Unix socket of the API for the node's pod runtime. Default: <root>/berth/podvolumes.sock.")
 
@@ -102,7 +105,11 @@ func (o *options) validate() error {
 	bad := func(flag, format string, args ...any) {
 		errs = append(errs, fmt.Errorf("--%s: %s", flag, fmt.Sprintf(format, args...)))
 	}
-	if o.mode != modeStandalone {
+	switch o.mode {
+	case modeStandalone:
+	case "kubelet":
+		bad("mode", "an agent beside a kubelet is not built yet; %q is for nodes without a kubelet", modeStandalone)
+	default:
 		bad("mode", "%q is unknown; use %q", o.mode, modeStandalone)
 	}
 	if problems := validation.IsDNS1123Subdomain(o.nodeName); len(problems) > 0 {
@@ -112,7 +119,7 @@ func (o *options) validate() error {
 		bad("claim-watch", "%v", err)
 	}
 	for flag, path := range map[string]string{
-		"root": o.root, "pool-dir": o.poolDir, "podvolumes-socket": o.podVolumesSocket,
+		"root": o.root, "host-root": o.hostRoot, "pool-dir": o.poolDir, "podvolumes-socket": o.podVolumesSocket,
 	} {
 		if !filepath.IsAbs(path) {
 			bad(flag, "%q is not an absolute path", path)

@@ -15,6 +15,8 @@ func TestValidate(t *testing.T) {
 		"good":      {"the defaults and a node's name", func(*options) {}, ""},
 		"no node":   {"an agent without a node would act for none", func(o *options) { o.nodeName = "" }, "--node-name"},
 		"mode":      {"the message says what exists", func(o *options) { o.mode = "kubletless" }, `"standalone"`},
+		"kubelet":   {"the DaemonSet's mode is refused in words, not as a typing error", func(o *options) { o.mode = "kubelet" }, "not built yet"},
+		"host root": {"tools are looked for below it", func(o *options) { o.hostRoot = "host" }, "--host-root"},
 		"relative":  {"a path must not depend on the working folder", func(o *options) { o.poolDir = "pool" }, "--pool-dir"},
 		"long root": {"a socket's path is bounded by the kernel", func(o *options) { o.root = "/" + strings.Repeat("x", 80) }, "choose a shorter folder"},
 		"reserve":   {"sizes are quantities", func(o *options) { o.poolReserve = "ten" }, "10Gi"},

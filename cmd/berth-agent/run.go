@@ -51,7 +51,7 @@ func run(ctx context.Context, o *options) (err error) {
 	if err != nil {
 		return fmt.Errorf("making an API client: %w", err)
 	}
-	machine := host.New(host.Options{})
+	machine := host.New(host.Options{Root: o.hostRoot})
 	for _, dir := range []string{o.registryDir(), o.state("")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("making the agent's folders: %w", err)
