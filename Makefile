@@ -55,14 +55,19 @@ test: unit e2e ## Run every test
 
 ##@ Tests
 
+# Each package's tests run in a mount namespace of their own: what they mount is
+# not held by a container that another package starts at that moment, and goes
+# with them when they are killed.
+APART := unshare --mount --propagation slave
+
 .PHONY: unit
 unit: test-prerequisites ## The tests that need no cluster, with the race detector and real mounts
-	CGO_ENABLED=1 go test -race -shuffle=on $$($(TESTED) | grep -v -e /test/e2e -e /cmd/berth-scheduler)
-	go test -shuffle=on ./cmd/berth-scheduler
+	CGO_ENABLED=1 go test -race -shuffle=on -exec '$(APART)' $$($(TESTED) | grep -v -e /test/e2e -e /cmd/berth-scheduler)
+	go test -shuffle=on -exec '$(APART)' ./cmd/berth-scheduler
 
 .PHONY: sanity
 sanity: test-prerequisites ## The CSI community's suite against the driver, with real mounts
-	go test -count=1 -v -run TestSanity ./driver
+	go test -count=1 -v -run TestSanity -exec '$(APART)' ./driver
 
 .PHONY: e2e
 e2e: test-prerequisites build ## The tests on a cluster of real processes

@@ -2,8 +2,13 @@ package host
 
 import (
 	"context"
+	"errors"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -84,5 +89,48 @@ func TestOldKernelsLoop(t *testing.T) {
 	}
 	if diff := cmp.Diff([]Loop{{Device: l.Device, File: file, Size: 1 << 20}}, got); diff != "" {
 		t.Errorf("devices (-want +got):\n%s", diff)
+	}
+}
+
+// TestDetachWaitsForALeavingNamespace: a mount namespace copied while a
+// filesystem was mounted (as every container's start does) keeps that filesystem
+// until it goes, although it is unmounted here.
+func TestDetachWaitsForALeavingNamespace(t *testing.T) {
+	s := New(Options{})
+	s.patience = time.Minute
+	file, dir := filepath.Join(t.TempDir(), "image"), t.TempDir()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(s.Allocate(t.Context(), file, 4<<20))
+	l, err := s.AttachLoop(t.Context(), file)
+	must(err)
+	must(s.Format(t.Context(), l.Device, "ext4", nil))
+	must(s.MountFilesystem(t.Context(), l.Device, dir, "ext4", nil))
+
+	other := exec.Command("cat")
+	other.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	stdin, err := other.StdinPipe()
+	must(err)
+	must(other.Start())
+	must(s.Unmount(t.Context(), dir))
+	if _, err := os.OpenFile(l.Device, os.O_RDWR|os.O_EXCL, 0); !errors.Is(err, syscall.EBUSY) {
+		t.Fatalf("opening the device: %v; this test needs it busy", err)
+	}
+	done := make(chan error)
+	go func() { done <- s.DetachLoop(t.Context(), file) }()
+	select {
+	case err := <-done:
+		t.Fatalf("detached beside another namespace: %v", err)
+	case <-time.After(5 * detachTick):
+	}
+	must(stdin.Close())
+	must(other.Wait())
+	must(<-done)
+	if left, err := loopsOf(file); err != nil || len(left) > 0 {
+		t.Errorf("devices %v, %v; want none", left, err)
 	}
 }

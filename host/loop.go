@@ -18,8 +18,8 @@ const (
 	// loopBlock is the logical block of every loop device, in bytes.
 	loopBlock = 512
 
-	// detachPatience is how long DetachLoop lets a program that merely looks at
-	// devices (udev, blkid) close one. The kernel sends no event for it.
+	// detachPatience is how long DetachLoop lets those who hold a device only in
+	// passing (udev, blkid, a container's start) leave it.
 	detachPatience = 500 * time.Millisecond
 	detachTick     = 10 * time.Millisecond
 )
@@ -218,51 +218,72 @@ func (s *System) DetachLoop(ctx context.Context, file string) error {
 	}
 	var errs []error
 	for _, l := range have {
-		if err := detach(ctx, l); err != nil {
+		if err := detach(ctx, l, s.patience); err != nil {
 			errs = append(errs, fmt.Errorf("detaching %s of %s: %w", l.Device, file, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// detach frees one device. The kernel accepts LOOP_CLR_FD on a device that
-// somebody has open and then frees it at the last close; so success is read
-// from /sys, and a device that stays in use is given back its permanence.
-func detach(ctx context.Context, l Loop) error {
-	// O_EXCL finds a mounted filesystem and any other holder in the kernel.
-	dev, err := os.OpenFile(l.Device, os.O_RDWR|os.O_EXCL, 0)
-	if errors.Is(err, unix.ENXIO) || errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
+// detach frees one device, with patience for those who hold it only for a
+// moment: a program that looks at devices, or a mount namespace that was copied
+// while the filesystem was mounted and is being left (every container's start).
+func detach(ctx context.Context, l Loop, patience time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, unix.EBUSY)
+	defer cancel()
+	if err := clearLoop(ctx, l); err != nil {
 		return err
 	}
-	err = unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_CLR_FD, 0)
-	dev.Close()
-	if errors.Is(err, unix.ENXIO) {
+	err := eachTick(ctx, func() error {
+		if now, ok := readLoop(l.Device); ok && now.File == l.File {
+			return unix.EBUSY
+		}
 		return nil
-	}
+	})
 	if err != nil {
-		return err
+		if _, keepErr := keepLoop(l); keepErr != nil {
+			return errors.Join(err, keepErr)
+		}
 	}
+	return err
+}
+
+// clearLoop asks the kernel to free the device. The kernel accepts that for a
+// device that somebody has open, and then frees it at the last close; so success
+// is read from /sys by the caller, and a device that stays in use is given back
+// its permanence.
+func clearLoop(ctx context.Context, l Loop) error {
+	return eachTick(ctx, func() error {
+		// O_EXCL finds a mounted filesystem and any other holder in the kernel.
+		dev, err := os.OpenFile(l.Device, os.O_RDWR|os.O_EXCL, 0)
+		if errors.Is(err, unix.ENXIO) || errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		err = unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_CLR_FD, 0)
+		dev.Close()
+		if errors.Is(err, unix.ENXIO) {
+			return nil
+		}
+		return err
+	})
+}
+
+// eachTick calls f until it returns something else than EBUSY, or ctx ends,
+// whose cause it then returns. The kernel has no event for "no longer in use".
+func eachTick(ctx context.Context, f func() error) error {
 	tick := time.NewTicker(detachTick)
 	defer tick.Stop()
-	patience := time.NewTimer(detachPatience)
-	defer patience.Stop()
 	for {
-		now, ok := readLoop(l.Device)
-		if !ok || now.File != l.File {
-			return nil
+		if err := f(); !errors.Is(err, unix.EBUSY) {
+			return err
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return ctx.Err()
-		case <-patience.C:
-			if _, err := keepLoop(l); err != nil {
-				return errors.Join(unix.EBUSY, err)
-			}
-			return unix.EBUSY
+			return context.Cause(ctx)
 		}
 	}
 }

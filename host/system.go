@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 )
 
 // Options say where the real host's tools are.
@@ -21,6 +22,8 @@ type System struct {
 	root string
 	// configure gives an open loop device its file.
 	configure func(dev, back *os.File) error
+	// patience is how long DetachLoop waits for others to leave a device.
+	patience time.Duration
 
 	// loopMu keeps two attaches of one file from each making a device: the
 	// kernel allows several for one file.
@@ -35,7 +38,7 @@ func New(o Options) *System {
 	if root == "" {
 		root = "/"
 	}
-	return &System{root: root, configure: configureLoop}
+	return &System{root: root, configure: configureLoop, patience: detachPatience}
 }
 
 // toolMissingError is a tool that the host lacks.
