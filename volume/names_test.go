@@ -16,8 +16,10 @@ func TestNodeLabelValue(t *testing.T) {
 	}{
 		"short":   {"a name that fits is its own value", "edge-1", "edge-1"},
 		"longest": {"63 bytes still fit", long[:63], long[:63]},
-		"long": {"longer names keep 52 bytes and get 10 hex digits of their sha256", long,
-			long[:52] + "-" + "ce068a195a"},
+		"long": {
+			"longer names keep 52 bytes and get 10 hex digits of their sha256", long,
+			long[:52] + "-" + "ce068a195a",
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -40,8 +42,10 @@ func TestUpstreamNames(t *testing.T) {
 		reason    string
 		got, want string
 	}{
-		"attachment": {"kubelet: csi- and the sha256 of handle, driver, node",
-			AttachmentName("vol", "drv", "node"), "csi-" + hexSum("voldrvnode")},
+		"attachment": {
+			"kubelet: csi- and the sha256 of handle, driver, node",
+			AttachmentName("vol", "drv", "node"), "csi-" + hexSum("voldrvnode"),
+		},
 		"unique":    {"attach-detach controller", UniqueName("drv", "vol"), "kubernetes.io/csi/drv^vol"},
 		"pv":        {"external-provisioner's default prefix", PVName("u-1"), "pvc-u-1"},
 		"ephemeral": {"KEP-1698", EphemeralClaimName("web-0", "scratch"), "web-0-scratch"},

@@ -22,6 +22,9 @@ const (
 	ReasonTopologyNotAllowed Reason = "TopologyNotAllowed"
 	// ReasonSelectedElsewhere: the claim is being provisioned on another node.
 	ReasonSelectedElsewhere Reason = "SelectedElsewhere"
+	// ReasonSourceElsewhere: the claim is made from a snapshot or a volume that
+	// cannot be reached from the node.
+	ReasonSourceElsewhere Reason = "SourceElsewhere"
 	// ReasonNotEnoughCapacity: the pool has too little free space for the
 	// pod's claims together.
 	ReasonNotEnoughCapacity Reason = "NotEnoughCapacity"
@@ -73,6 +76,7 @@ var sentences = map[Reason]string{
 	ReasonNoMatchingVolume:   "node(s) didn't find available persistent volumes to bind",
 	ReasonTopologyNotAllowed: "node(s) didn't find available persistent volumes to bind",
 	ReasonSelectedElsewhere:  "node(s) didn't find available persistent volumes to bind",
+	ReasonSourceElsewhere:    "node(s) didn't find available persistent volumes to bind",
 	ReasonNotEnoughCapacity:  "node(s) did not have enough free storage",
 	ReasonVolumeMissing:      "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)",
 	ReasonAttachLimit:        "node(s) exceed max volume count",

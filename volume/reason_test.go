@@ -46,9 +46,11 @@ func TestRefusalString(t *testing.T) {
 		want   string
 	}{
 		"bare": {"no detail, no colon", Refusal{Reason: ReasonAttachLimit}, "node(s) exceed max volume count"},
-		"detail": {"the sentence comes first, as upstream's users search for it",
+		"detail": {
+			"the sentence comes first, as upstream's users search for it",
 			Refusal{ReasonNotEnoughCapacity, "claim default/data asks 10 GiB, at most 8 GiB free"},
-			"node(s) did not have enough free storage: claim default/data asks 10 GiB, at most 8 GiB free"},
+			"node(s) did not have enough free storage: claim default/data asks 10 GiB, at most 8 GiB free",
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
