@@ -23,9 +23,9 @@ func newDemoCommand() *cobra.Command {
 	var keep bool
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Tell the life of a claim on a cluster of its own, checking every line",
-		Long: `Start a cluster of three nodes, tell the life of a StatefulSet's volumes on it,
-and end it. Each line is checked against the API server and against the machine
+		Short: "Tell the life of claims on a cluster of its own, checking every line",
+		Long: `Start a cluster of three nodes, tell on it the life of claims, from those of a
+StatefulSet to those whose agent or API server is killed, and end it. Each line is checked against the API server and against the machine
 before it is printed; the exit status is 0 only when all of them held and nothing
 is left behind.`,
 		Args: cobra.NoArgs,

@@ -2,11 +2,7 @@ package sandbox
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
-	"net/http"
-	"path/filepath"
-	"strconv"
 
 	"golang.org/x/sync/errgroup"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -28,12 +24,18 @@ const Namespace = "berth-system"
 // tokenSeconds is the life of a component's token, longer than a sandbox's.
 const tokenSeconds = 30 * 24 * 3600
 
-// startBerth brings up Berth and the nodes, given an API server.
+// startBerth brings up Berth, the nodes and what schedules to them, given an API
+// server.
 func (c *Cluster) startBerth(ctx context.Context) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	if c.options.has(Runtimes) {
 		group.Go(func() error {
 			return c.step(fmt.Sprintf("%d pod runtimes", len(c.nodes)), c.startRuntimes)
+		})
+	}
+	if c.options.has(StockScheduler) {
+		group.Go(func() error {
+			return c.step("kube-scheduler", func() error { return c.startStockScheduler(groupCtx) })
 		})
 	}
 	group.Go(func() error {
@@ -69,42 +71,6 @@ func (c *Cluster) componentConfig(ctx context.Context, account string) (path str
 	}
 	path = c.dir.configPath(account)
 	return path, writeConfig(path, c.access.token(account, answer.Status.Token))
-}
-
-func (c *Cluster) startScheduler(ctx context.Context) error {
-	kubeconfig, err := c.componentConfig(ctx, "berth-scheduler")
-	if err != nil {
-		return err
-	}
-	config := filepath.Join(c.dir.config(), "scheduler-config.yaml")
-	if err := c.writeSchedulerConfig(config, kubeconfig); err != nil {
-		return err
-	}
-	p, err := c.launch("berth-scheduler", gracePlain, c.program("berth-scheduler"),
-		"--config="+config, "--bind-address=127.0.0.1", "--secure-port="+strconv.Itoa(c.ports.scheduler), "--v=2")
-	if err != nil {
-		return err
-	}
-	// Its certificate is its own; only the answer's status is used.
-	probe := &http.Client{Transport: &http.Transport{
-		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // loopback, and nothing is sent
-		DisableKeepAlives: true,
-	}}
-	return p.await(ctx, func(ctx context.Context) error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+loopback(c.ports.scheduler)+"/healthz", nil)
-		if err != nil {
-			return fmt.Errorf("asking for the scheduler's health: %w", err)
-		}
-		resp, err := probe.Do(req)
-		if err != nil {
-			return fmt.Errorf("asking for the scheduler's health: %w", err)
-		}
-		defer resp.Body.Close()
-		if resp.StatusCode != http.StatusOK {
-			return fmt.Errorf("asking for the scheduler's health: %s", resp.Status)
-		}
-		return nil
-	})
 }
 
 func (c *Cluster) startAgents(ctx context.Context) error {

@@ -54,7 +54,7 @@ type Cluster struct {
 }
 
 type portSet struct {
-	etcd, etcdPeer, apiserver, controllerManager, scheduler int
+	etcd, etcdPeer, apiserver, controllerManager, scheduler, stockScheduler int
 }
 
 // Start brings a cluster up and returns when it is ready: the API server and
@@ -204,7 +204,7 @@ func stopOrder(processes []*Process) [][]*Process {
 }
 
 // Process finds a process by its name: etcd, kube-apiserver,
-// kube-controller-manager, berth-scheduler, or Node.AgentProcess and
+// kube-controller-manager, berth-scheduler, kube-scheduler, or Node.AgentProcess and
 // Node.RuntimeProcess.
 func (c *Cluster) Process(name string) (*Process, error) {
 	c.mu.Lock()

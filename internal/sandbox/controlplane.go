@@ -35,11 +35,14 @@ func (c *Cluster) prepareControlPlane() error {
 			return fmt.Errorf("making the data folder's parts: %w", err)
 		}
 	}
-	ports, err := freePorts(5)
+	ports, err := freePorts(6)
 	if err != nil {
 		return err
 	}
-	c.ports = portSet{etcd: ports[0], etcdPeer: ports[1], apiserver: ports[2], controllerManager: ports[3], scheduler: ports[4]}
+	c.ports = portSet{
+		etcd: ports[0], etcdPeer: ports[1], apiserver: ports[2],
+		controllerManager: ports[3], scheduler: ports[4], stockScheduler: ports[5],
+	}
 	ca, err := pki.NewAuthority("berth-sandbox", time.Now())
 	if err != nil {
 		return err
@@ -144,9 +147,26 @@ func (c *Cluster) startAPIServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	return c.awaitAPIServer(ctx, p)
+}
+
+func (c *Cluster) awaitAPIServer(ctx context.Context, p *Process) error {
 	return p.await(ctx, func(ctx context.Context) error {
 		return c.client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 	})
+}
+
+// RestartAPIServer starts a kube-apiserver again that has ended, and waits until
+// it serves.
+func (c *Cluster) RestartAPIServer(ctx context.Context) error {
+	p, err := c.Process("kube-apiserver")
+	if err != nil {
+		return err
+	}
+	if err := p.Start(); err != nil {
+		return err
+	}
+	return c.awaitAPIServer(ctx, p)
 }
 
 // startControllerManager starts kube-controller-manager and waits until pods

@@ -39,6 +39,7 @@ type Component string
 const (
 	ControllerManager Component = "kube-controller-manager"
 	Scheduler         Component = "berth-scheduler"
+	StockScheduler    Component = "kube-scheduler"
 	Agents            Component = "berth-agent"
 	Runtimes          Component = "pod-runtime"
 	Manifests         Component = "manifests"
@@ -46,7 +47,7 @@ const (
 
 // Components are the parts that can be left out.
 func Components() []Component {
-	return []Component{ControllerManager, Scheduler, Agents, Runtimes, Manifests}
+	return []Component{ControllerManager, Scheduler, StockScheduler, Agents, Runtimes, Manifests}
 }
 
 // Options say what to start. The zero value is a control plane alone, in
@@ -58,7 +59,7 @@ type Options struct {
 	// BinDir holds berth-sandbox, berth-scheduler and berth-agent; empty means
 	// the folder of the running program.
 	BinDir string
-	// Nodes is the number of nodes. Without any there is neither scheduler nor
+	// Nodes is the number of nodes. Without any there are neither schedulers nor
 	// manifests.
 	Nodes int
 	// Zones is the number of zones that the nodes are spread over; 0 means 1.

@@ -49,7 +49,7 @@ func TestHas(t *testing.T) {
 	}{
 		"control plane": {"without nodes there is nothing to schedule", Options{}, []Component{ControllerManager}},
 		"whole":         {"everything", Options{Nodes: 1}, Components()},
-		"skipped":       {"what is left out", Options{Nodes: 1, Skip: []Component{Agents, Scheduler}}, []Component{ControllerManager, Runtimes, Manifests}},
+		"skipped":       {"what is left out", Options{Nodes: 1, Skip: []Component{Agents, StockScheduler}}, []Component{ControllerManager, Scheduler, Runtimes, Manifests}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

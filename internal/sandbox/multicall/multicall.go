@@ -13,6 +13,7 @@ import (
 	_ "k8s.io/component-base/logs/json/register" // the JSON log format
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // kubectl's login plugins
 	"k8s.io/component-base/logs"
@@ -25,6 +26,7 @@ const (
 	Etcd              = "etcd"
 	APIServer         = "kube-apiserver"
 	ControllerManager = "kube-controller-manager"
+	Scheduler         = "kube-scheduler"
 	Kubectl           = "kubectl"
 )
 
@@ -43,6 +45,8 @@ func Run(args []string) (status int, ok bool) {
 		program = func() int { return cli.Run(apiserver.NewAPIServerCommand()) }
 	case ControllerManager:
 		program = func() int { return cli.Run(controllermanager.NewControllerManagerCommand()) }
+	case Scheduler:
+		program = func() int { return cli.Run(scheduler.NewSchedulerCommand()) }
 	case Kubectl:
 		program = runKubectl
 	default:

@@ -1,8 +1,10 @@
 package story
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -94,13 +96,15 @@ func (t *teller) checkMachine(n sandbox.Node) error {
 	return nil
 }
 
-// capacityIsPublished: each node of the allowed zone says how much room it has.
+// capacityIsPublished: each node says how much room it has.
 func (t *teller) capacityIsPublished(ctx context.Context) error {
 	objects, err := until(ctx, t.capacityKind(), func(have map[string]*storagev1.CSIStorageCapacity) string {
-		room := roomOf(have)
-		for name := range wantPods() {
-			if room[name] == 0 {
-				return fmt.Sprintf("%s publishes no capacity for class %s", name, class)
+		for _, n := range t.cluster.Nodes() {
+			if roomOf(have, classExt4)[n.Name] == 0 {
+				return fmt.Sprintf("%s publishes no capacity for class %s", n.Name, classExt4)
+			}
+			if wantPods()[n.Name] > 0 && roomOf(have, class)[n.Name] == 0 {
+				return fmt.Sprintf("%s publishes no capacity for class %s", n.Name, class)
 			}
 		}
 		return ""
@@ -108,7 +112,8 @@ func (t *teller) capacityIsPublished(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.roomBefore = roomOf(objects)
+	t.roomBefore = roomOf(objects, classExt4)
+	room := roomOf(objects, class)
 	for _, n := range t.cluster.Nodes() {
 		count, counted := wantPods()[n.Name]
 		if !counted {
@@ -116,16 +121,20 @@ func (t *teller) capacityIsPublished(ctx context.Context) error {
 		}
 		// The cast is chosen so that room decides; a pool that holds more or
 		// fewer claims than it should would make the next step prove nothing.
-		if got := int(t.roomBefore[n.Name] / claimSize); got != count {
-			return fmt.Errorf("node %s has room for %d claims of %s (%s), want %d", n.Name, got, volume.FormatBytes(claimSize), volume.FormatBytes(t.roomBefore[n.Name]), count)
+		if got := int(room[n.Name] / claimSize); got != count {
+			return fmt.Errorf("node %s has room for %d claims of %s (%s), want %d", n.Name, got, volume.FormatBytes(claimSize), volume.FormatBytes(room[n.Name]), count)
 		}
-		t.say("%s: CSIStorageCapacity says %s for class %s: room for %d of the claims to come", n.Name, volume.FormatBytes(t.roomBefore[n.Name]), class, count)
+		t.say("%s: CSIStorageCapacity says %s for class %s: room for %d of the claims to come", n.Name, volume.FormatBytes(room[n.Name]), class, count)
+	}
+	most := slices.MaxFunc(slices.Collect(maps.Keys(t.roomBefore)), func(a, b string) int { return cmp.Compare(t.roomBefore[a], t.roomBefore[b]) })
+	if most != otherNode {
+		return fmt.Errorf("node %s has the most room, want %s: %v", most, otherNode, t.roomBefore)
 	}
 	return nil
 }
 
-// roomOf is the capacity that each node publishes for the story's class.
-func roomOf(objects map[string]*storagev1.CSIStorageCapacity) map[string]int64 {
+// roomOf is the capacity that each node publishes for a class.
+func roomOf(objects map[string]*storagev1.CSIStorageCapacity, class string) map[string]int64 {
 	room := map[string]int64{}
 	for _, o := range objects {
 		if o.StorageClassName != class || o.Capacity == nil || o.NodeTopology == nil {
@@ -136,4 +145,18 @@ func roomOf(objects map[string]*storagev1.CSIStorageCapacity) map[string]int64 {
 		}
 	}
 	return room
+}
+
+// roomWhen is the capacity that each node publishes for a class, once it is as
+// wanted.
+func (t *teller) roomWhen(ctx context.Context, class string, wanted func(map[string]int64) string) (map[string]int64, error) {
+	objects, err := until(ctx, t.capacityKind(), func(have map[string]*storagev1.CSIStorageCapacity) string {
+		return wanted(roomOf(have, class))
+	})
+	return roomOf(objects, class), err
+}
+
+// room is the capacity that each node publishes for a class now.
+func (t *teller) room(ctx context.Context, class string) (map[string]int64, error) {
+	return t.roomWhen(ctx, class, func(map[string]int64) string { return "" })
 }

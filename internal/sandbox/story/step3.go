@@ -16,12 +16,12 @@ import (
 
 // claimGrows: a claim is made larger; the pod, never restarted, sees it.
 func (t *teller) claimGrows(ctx context.Context) error {
-	pod := t.pods[setName+"-0"]
+	pod := t.set[setName+"-0"]
 	before, err := t.sizeInside(pod)
 	if err != nil {
 		return err
 	}
-	name := claimOf(pod)
+	name := claimOfSet(pod.Name)
 	patch := fmt.Sprintf(`{"spec":{"resources":{"requests":{"storage":"%s"}}}}`, quantity(grownSize))
 	if _, err := t.client.CoreV1().PersistentVolumeClaims(namespace).Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 		return fmt.Errorf("growing claim %s: %w", name, err)
@@ -32,7 +32,7 @@ func (t *teller) claimGrows(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	v, err := t.volumeOf(ctx, pod)
+	v, err := t.volumeOf(ctx, pod, name)
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func grown(claim *corev1.PersistentVolumeClaim) string {
 
 // sizeInside is the size of the volume in the pod's own mount namespace.
 func (t *teller) sizeInside(pod *corev1.Pod) (int64, error) {
-	path, err := inside(pod, "/data")
+	path, err := inside(pod, mountPath(setVolume))
 	if err != nil {
 		return 0, err
 	}

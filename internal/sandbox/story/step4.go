@@ -6,38 +6,37 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // podComesBack: a pod of the set is deleted; its successor has the same volume
 // with the same data.
 func (t *teller) podComesBack(ctx context.Context) error {
 	name := setName + "-1"
-	old := t.pods[name]
-	before, err := t.volumeOf(ctx, old)
+	old := t.set[name]
+	before, err := t.volumeOf(ctx, old, claimOfSet(name))
 	if err != nil {
 		return err
 	}
-	words, err := t.read(old, "words")
+	words, err := t.words(old, setVolume)
 	if err != nil {
 		return err
 	}
-	if err := t.client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
-		return fmt.Errorf("deleting pod %s: %w", name, err)
+	if err := t.deletePod(ctx, name); err != nil {
+		return err
 	}
 	pods, err := until(ctx, t.podKind(), func(have map[string]*corev1.Pod) string {
 		if p := have[name]; p != nil && p.UID == old.UID {
 			return fmt.Sprintf("pod %s is still the old one", name)
 		}
-		return allReady(replicas)(have)
+		return notReady(have, podsOf(setName, replicas))
 	})
 	if err != nil {
 		return err
 	}
-	t.pods = pods
 	pod := pods[name]
+	t.set[name] = pod
 	t.say("pod %s was deleted; a new one runs on %s", name, pod.Spec.NodeName)
-	after, err := t.volumeOf(ctx, pod)
+	after, err := t.volumeOf(ctx, pod, claimOfSet(name))
 	if err != nil {
 		return err
 	}
@@ -47,14 +46,10 @@ func (t *teller) podComesBack(ctx context.Context) error {
 	if pod.Spec.NodeName != old.Spec.NodeName {
 		return fmt.Errorf("pod %s was on %s, its volume is there, and it is on %s", name, old.Spec.NodeName, pod.Spec.NodeName)
 	}
-	starts, err := t.read(pod, "starts")
-	if err != nil {
+	if err := t.starts(pod, setVolume, old, pod); err != nil {
 		return err
 	}
-	if want := string(old.UID) + "\n" + string(pod.UID); starts != want {
-		return fmt.Errorf("volume of pod %s noted the starts %q, want %q", name, starts, want)
-	}
-	again, err := t.read(pod, "words")
+	again, err := t.words(pod, setVolume)
 	if err != nil {
 		return err
 	}

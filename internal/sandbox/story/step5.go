@@ -3,158 +3,179 @@ package story
 import (
 	"context"
 	"fmt"
-	"io/fs"
-	"maps"
-	"path/filepath"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-storage/berth/internal/sandbox"
 	"github.com/berth-storage/berth/volume"
 )
 
-// nothingRemains: set and claims are deleted; no volume, image, device, mount or
-// hold on capacity is left.
-func (t *teller) nothingRemains(ctx context.Context) error {
-	if err := t.client.AppsV1().StatefulSets(namespace).Delete(ctx, setName, metav1.DeleteOptions{}); err != nil {
-		return fmt.Errorf("deleting StatefulSet %s: %w", setName, err)
-	}
-	if err := t.deleteClaims(ctx); err != nil {
-		return err
-	}
-	if err := t.checkNothing(ctx); err != nil {
-		return err
-	}
-	return t.fillsAgain(ctx)
+// The kept volumes, none in the order of its size, and the claims that find
+// them: each the smallest that has room.
+const (
+	keptSmall  = 64 * volume.MiB
+	keptMiddle = 128 * volume.MiB
+	keptLarge  = 256 * volume.MiB
+	findMiddle = 100 * volume.MiB
+	findSmall  = 20 * volume.MiB
+	findLarge  = 200 * volume.MiB
+)
+
+// keptVolume is a volume that outlives its claim.
+type keptVolume struct {
+	name  string
+	uid   types.UID
+	words string
 }
 
-// deleteClaims deletes every claim of the story and waits until pods, claims and
-// volumes are gone.
-func (t *teller) deleteClaims(ctx context.Context) error {
-	if err := t.client.CoreV1().PersistentVolumeClaims(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
-		return fmt.Errorf("deleting the claims: %w", err)
-	}
-	if _, err := until(ctx, t.podKind(), none[*corev1.Pod]); err != nil {
-		return err
-	}
-	if _, err := until(ctx, t.claimKind(), none[*corev1.PersistentVolumeClaim]); err != nil {
-		return err
-	}
-	_, err := until(ctx, t.volumeKind(), none[*corev1.PersistentVolume])
-	return err
-}
-
-func none[T any](have map[string]T) string {
-	if len(have) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("%v are still there", slices.Sorted(maps.Keys(have)))
-}
-
-// checkNothing looks at the API and at the machine.
-func (t *teller) checkNothing(ctx context.Context) error {
-	attachments, err := t.client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
+// volumeIsFound: volumes with data are left without claims; new claims are bound
+// to them, each to the smallest that fits, and none is provisioned.
+func (t *teller) volumeIsFound(ctx context.Context) error {
+	kept, err := t.keepVolumes(ctx)
 	if err != nil {
-		return fmt.Errorf("listing attachments: %w", err)
-	}
-	if n := len(attachments.Items); n > 0 {
-		return fmt.Errorf("%d VolumeAttachments are left", n)
-	}
-	t.say("no pod, claim, PersistentVolume or VolumeAttachment is left")
-	for _, n := range t.cluster.Nodes() {
-		if err := t.checkNode(n); err != nil {
-			return fmt.Errorf("node %s: %w", n.Name, err)
-		}
-	}
-	t.say("no image file, loop device or mount is left on any node")
-	if _, err := until(ctx, t.capacityKind(), t.roomIsBack); err != nil {
 		return err
 	}
-	t.say("every node publishes the capacity that it had at first")
+	t.say("pod writer and its claims are gone; of class %s, which keeps, volumes of 128, 256 and 64 MiB are Available on %s, each with its words", classKept, otherNode)
+	if err := t.finds(ctx, "reader", map[string]int64{"middle": findMiddle}, map[string]keptVolume{"middle": kept[keptMiddle]}); err != nil {
+		return err
+	}
+	if _, err := until(ctx, t.volumeKind(), available(kept[keptSmall].name, kept[keptLarge].name)); err != nil {
+		return err
+	}
+	t.say("a claim of %s got the volume of 128 MiB, the smallest that fits; pod reader runs where it lies and reads %q", volume.FormatBytes(findMiddle), kept[keptMiddle].words)
+	if err := t.finds(ctx, "readers", map[string]int64{"large": findLarge, "small": findSmall},
+		map[string]keptVolume{"large": kept[keptLarge], "small": kept[keptSmall]}); err != nil {
+		return err
+	}
+	if _, err := until(ctx, t.volumeKind(), ofClass(classKept, len(kept))); err != nil {
+		return err
+	}
+	t.say("one pod's claims of %s and %s got those of 256 and 64 MiB; no volume was made", volume.FormatBytes(findLarge), volume.FormatBytes(findSmall))
 	return nil
 }
 
-// imageMin is larger than anything in a pool that is not a volume's image.
-const imageMin = 16 * volume.MiB
+// keepVolumes makes volumes with a pod's words in them, and takes pod and claims
+// away; the volumes are returned by their sizes.
+func (t *teller) keepVolumes(ctx context.Context) (map[int64]keptVolume, error) {
+	const writer = "writer"
+	claims := map[int64]string{keptMiddle: "first", keptLarge: "second", keptSmall: "third"}
+	for size, name := range claims {
+		if err := t.makeClaim(ctx, name, classKept, size); err != nil {
+			return nil, err
+		}
+	}
+	pod, err := t.runPod(ctx, podWith(writer, "first", "second", "third"))
+	if err != nil {
+		return nil, err
+	}
+	kept := map[int64]keptVolume{}
+	for size, name := range claims {
+		v, err := t.volumeOf(ctx, pod, name)
+		if err != nil {
+			return nil, err
+		}
+		words, err := t.words(pod, name)
+		if err != nil {
+			return nil, err
+		}
+		if got := v.pv.Spec.Capacity.Storage().Value(); got != size || nodeOf(v.pv) != otherNode {
+			return nil, fmt.Errorf("volume %s has %s on %s, want %s on %s", v.pv.Name, volume.FormatBytes(got), nodeOf(v.pv), volume.FormatBytes(size), otherNode)
+		}
+		kept[size] = keptVolume{v.pv.Name, v.pv.UID, words}
+	}
+	if err := t.deletePod(ctx, writer); err != nil {
+		return nil, err
+	}
+	for _, name := range claims {
+		if err := t.deleteClaim(ctx, name); err != nil {
+			return nil, err
+		}
+	}
+	return kept, t.setFree(ctx, kept)
+}
 
-func (t *teller) checkNode(n sandbox.Node) error {
-	mounts, err := t.machine.MountsUnder(n.Root())
-	if err != nil {
+// setFree lets other claims have volumes whose claims are gone, as an operator
+// does.
+func (t *teller) setFree(ctx context.Context, kept map[int64]keptVolume) error {
+	var names []string
+	for _, v := range kept {
+		names = append(names, v.name)
+	}
+	if _, err := until(ctx, t.volumeKind(), inPhase(corev1.VolumeReleased, names...)); err != nil {
 		return err
 	}
-	if len(mounts) > 0 {
-		return fmt.Errorf("%d mounts are left, the first at %s", len(mounts), mounts[0].Target)
+	patch := []byte(`{"spec":{"claimRef":null}}`)
+	for _, n := range names {
+		if _, err := t.client.CoreV1().PersistentVolumes().Patch(ctx, n, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			return fmt.Errorf("freeing volume %s: %w", n, err)
+		}
 	}
-	loops, err := t.machine.LoopsUnder(n.Pool())
-	if err != nil {
-		return err
-	}
-	if len(loops) > 0 {
-		return fmt.Errorf("%d loop devices are left, the first %s of %s", len(loops), loops[0].Device, loops[0].File)
-	}
-	return filepath.WalkDir(n.Pool(), func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() {
+	_, err := until(ctx, t.volumeKind(), available(names...))
+	return err
+}
+
+// finds runs a pod with claims of class kept, and wants each claim to have its
+// volume, with the words that are in it.
+func (t *teller) finds(ctx context.Context, name string, sizes map[string]int64, want map[string]keptVolume) error {
+	var claims []string
+	for claim, size := range sizes {
+		if err := t.makeClaim(ctx, claim, classKept, size); err != nil {
 			return err
 		}
-		info, err := d.Info()
+		claims = append(claims, claim)
+	}
+	pod, err := t.runPod(ctx, podWith(name, claims...))
+	if err != nil {
+		return err
+	}
+	for claim, kept := range want {
+		v, err := t.volumeOf(ctx, pod, claim)
 		if err != nil {
 			return err
 		}
-		if info.Size() >= imageMin {
-			return fmt.Errorf("the image %s is left", path)
+		if v.pv.Name != kept.name || v.pv.UID != kept.uid {
+			return fmt.Errorf("claim %s got volume %s of %s, want %s", claim, v.pv.Name, v.pv.Spec.Capacity.Storage(), kept.name)
 		}
-		return nil
-	})
-}
-
-// roomIsBack wants each pool's room to be what it was at first.
-func (t *teller) roomIsBack(have map[string]*storagev1.CSIStorageCapacity) string {
-	room := roomOf(have)
-	for _, name := range slices.Sorted(maps.Keys(t.roomBefore)) {
-		// The filesystem keeps a little metadata of what it once held.
-		if room[name] < t.roomBefore[name]-volume.MiB {
-			return fmt.Sprintf("%s publishes %s, at first %s", name, volume.FormatBytes(room[name]), volume.FormatBytes(t.roomBefore[name]))
+		words, err := t.words(pod, claim)
+		if err != nil {
+			return err
+		}
+		if words != kept.words {
+			return fmt.Errorf("volume %s held %q, now %q", v.pv.Name, kept.words, words)
 		}
 	}
-	return ""
+	return nil
 }
 
-// fillsAgain: a claim of nearly all that the larger node has goes there at once;
-// a hold that the scheduler had kept would not let it.
-func (t *teller) fillsAgain(ctx context.Context) error {
-	const name, node = "whole", "node-1"
-	size := (t.roomBefore[node] - 8*volume.MiB) / volume.MiB * volume.MiB
-	big := claim(name, size)
-	if _, err := t.client.CoreV1().PersistentVolumeClaims(namespace).Create(ctx, &big, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("making claim %s: %w", name, err)
+func available(names ...string) func(map[string]*corev1.PersistentVolume) string {
+	return inPhase(corev1.VolumeAvailable, names...)
+}
+
+// inPhase wants the named volumes to be in a phase.
+func inPhase(phase corev1.PersistentVolumePhase, names ...string) func(map[string]*corev1.PersistentVolume) string {
+	return func(have map[string]*corev1.PersistentVolume) string {
+		for _, n := range names {
+			if pv := have[n]; pv == nil || pv.Status.Phase != phase {
+				return fmt.Sprintf("%s is not %s", n, phase)
+			}
+		}
+		return ""
 	}
-	spec := podSpec()
-	spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
-		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name},
-	}}}
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}, Spec: spec}
-	if _, err := t.client.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("making pod %s: %w", name, err)
+}
+
+// ofClass wants this many volumes of a class.
+func ofClass(class string, n int) func(map[string]*corev1.PersistentVolume) string {
+	return func(have map[string]*corev1.PersistentVolume) string {
+		count := 0
+		for _, pv := range have {
+			if pv.Spec.StorageClassName == class {
+				count++
+			}
+		}
+		if count != n {
+			return fmt.Sprintf("%d volumes of class %s, want %d", count, class, n)
+		}
+		return ""
 	}
-	pods, err := until(ctx, t.podKind(), allReady(1))
-	if err != nil {
-		return err
-	}
-	if got := pods[name].Spec.NodeName; got != node {
-		return fmt.Errorf("pod %s is on %s, want %s", name, got, node)
-	}
-	if _, err := t.volumeOf(ctx, pods[name]); err != nil {
-		return err
-	}
-	t.say("no hold on capacity is left: a claim of %s, all that %s has, is provisioned there", volume.FormatBytes(size), node)
-	if err := t.client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
-		return fmt.Errorf("deleting pod %s: %w", name, err)
-	}
-	if err := t.deleteClaims(ctx); err != nil {
-		return err
-	}
-	return t.checkNothing(ctx)
 }

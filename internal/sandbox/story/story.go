@@ -17,50 +17,43 @@ import (
 	"github.com/berth-storage/berth/volume"
 )
 
-// The story's cast. Room matters: of the three claims, node-1 has room for two
-// and node-3 for one, and the roomiest node lies in the wrong zone.
-const (
-	namespace = "story"
-	setName   = "web"
-	replicas  = 3
-	// class allows zone-1 only.
-	class     = "story-zone-1"
-	zone      = "zone-1"
-	scheduler = "berth-scheduler"
-
-	claimSize = 320 * volume.MiB
-	grownSize = 384 * volume.MiB
-)
-
-// wantPods is how many of the pods each node has room for.
-func wantPods() map[string]int { return map[string]int{"node-1": 2, "node-3": 1} }
-
 // stepTimeout bounds every wait in the story.
 const stepTimeout = 30 * time.Second
 
-// Cluster makes the options those of the cluster that the story plays on.
-func Cluster(o sandbox.Options) sandbox.Options {
-	o.Nodes, o.Zones = 3, 2
-	o.PoolSizes = map[string]int64{
-		"node-1": 896 * volume.MiB,
-		"node-2": 1280 * volume.MiB,
-		"node-3": 512 * volume.MiB,
-	}
-	return o
-}
-
 // teller tells the story.
 type teller struct {
+	*voice
 	cluster *sandbox.Cluster
 	client  kubernetes.Interface
 	machine host.Host
-	out     io.Writer
-	began   time.Time
 
 	// roomBefore is what each node's pool had room for at first, in bytes.
 	roomBefore map[string]int64
-	// pods are the set's pods, as last seen.
-	pods map[string]*corev1.Pod
+	// set are the pods of the StatefulSet, as last seen.
+	set map[string]*corev1.Pod
+}
+
+// step is one step of the story.
+type step struct {
+	title string
+	tell  func(context.Context) error
+}
+
+func (t *teller) steps() []step {
+	return []step{
+		{"Three nodes in two zones register", t.nodesRegister},
+		{fmt.Sprintf("A StatefulSet of %d is placed by where its volumes can live", replicas), t.setIsPlaced},
+		{"A claim grows while its pod runs", t.claimGrows},
+		{"A pod is deleted and comes back", t.podComesBack},
+		{"A claim finds a volume that is there already", t.volumeIsFound},
+		{"One pod has an xfs and an ext4", t.kindsMix},
+		{"Claims of an immediate class need no pod", t.claimsAreAssigned},
+		{"A claim that no pool can hold says why", t.claimIsTooLarge},
+		{"An agent is killed while pods run", t.agentIsKilled},
+		{fmt.Sprintf("kube-apiserver is killed while %d pods come up", crowdSize), t.serverIsKilled},
+		{"Kubernetes' own scheduler finds the node with room", t.stockSchedules},
+		{"All is deleted, and nothing remains", t.nothingRemains},
+	}
 }
 
 // Run tells the whole story to out; began is when the clock of its lines
@@ -70,22 +63,13 @@ func Run(ctx context.Context, cluster *sandbox.Cluster, out io.Writer, began tim
 	if err != nil {
 		return fmt.Errorf("making the client: %w", err)
 	}
-	t := &teller{cluster: cluster, client: client, machine: cluster.Machine(), out: out, began: began}
+	t := &teller{voice: newVoice(out, began), cluster: cluster, client: client, machine: cluster.Machine()}
+	defer t.close()
 	if err := t.setUp(ctx); err != nil {
 		return err
 	}
-	steps := []struct {
-		title string
-		tell  func(context.Context) error
-	}{
-		{"Three nodes in two zones register", t.nodesRegister},
-		{fmt.Sprintf("A StatefulSet of %d is placed by where its volumes can live", replicas), t.setIsPlaced},
-		{"A claim grows while its pod runs", t.claimGrows},
-		{"A pod is deleted and comes back", t.podComesBack},
-		{"All is deleted, and nothing remains", t.nothingRemains},
-	}
-	for i, s := range steps {
-		fmt.Fprintf(t.out, "\n%d. %s\n", i+1, s.title)
+	for i, s := range t.steps() {
+		t.heading(i+1, s.title)
 		if err := s.tell(ctx); err != nil {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
@@ -97,9 +81,18 @@ func Run(ctx context.Context, cluster *sandbox.Cluster, out io.Writer, began tim
 	return nil
 }
 
-// say tells one line; what it says was checked.
-func (t *teller) say(format string, args ...any) {
-	fmt.Fprintf(t.out, "%6.1fs  ok  %s\n", time.Since(t.began).Seconds(), fmt.Sprintf(format, args...))
+// setUp makes the story's namespace and classes.
+func (t *teller) setUp(ctx context.Context) error {
+	_, err := t.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("making namespace %s: %w", namespace, err)
+	}
+	for _, c := range classes() {
+		if _, err := t.client.StorageV1().StorageClasses().Create(ctx, c, metav1.CreateOptions{}); err != nil {
+			return fmt.Errorf("making class %s: %w", c.Name, err)
+		}
+	}
+	return nil
 }
 
 // explain prints what the cluster itself says of a step that failed.
@@ -109,31 +102,19 @@ func (t *teller) explain(ctx context.Context) {
 	pods, err := t.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err == nil {
 		for _, p := range pods.Items {
-			fmt.Fprintf(t.out, "         pod %s: node %q, %s\n", p.Name, p.Spec.NodeName, p.Status.Phase)
+			t.more("pod %s: node %q, %s", p.Name, p.Spec.NodeName, p.Status.Phase)
 		}
 	}
 	claims, err := t.client.CoreV1().PersistentVolumeClaims(namespace).List(ctx, metav1.ListOptions{})
 	if err == nil {
 		for _, c := range claims.Items {
-			fmt.Fprintf(t.out, "         claim %s: %s, volume %q, selected node %q\n", c.Name, c.Status.Phase, c.Spec.VolumeName, c.Annotations[volume.AnnSelectedNode])
+			t.more("claim %s: %s, volume %q, selected node %q", c.Name, c.Status.Phase, c.Spec.VolumeName, c.Annotations[volume.AnnSelectedNode])
 		}
 	}
 	events, err := t.client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "type=Warning"})
 	if err == nil {
 		for _, e := range events.Items {
-			fmt.Fprintf(t.out, "         event %s on %s %s: %s\n", e.Reason, e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Message)
+			t.more("event %s on %s %s: %s", e.Reason, e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Message)
 		}
 	}
-}
-
-// setUp makes the story's namespace and class.
-func (t *teller) setUp(ctx context.Context) error {
-	_, err := t.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
-	if err != nil {
-		return fmt.Errorf("making namespace %s: %w", namespace, err)
-	}
-	if _, err := t.client.StorageV1().StorageClasses().Create(ctx, storageClass(), metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("making class %s: %w", class, err)
-	}
-	return nil
 }

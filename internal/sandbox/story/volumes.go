@@ -3,11 +3,7 @@ package story
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,26 +21,27 @@ type volumeOfPod struct {
 	mount host.MountPoint
 }
 
-// volumeOf finds the volume of a pod's only claim, and holds the API against
-// the machine: the PersistentVolume is bound both ways, belongs to the pod's node
+// claimsOf are the names of a pod's claims.
+func claimsOf(pod *corev1.Pod) []string {
+	var names []string
+	for _, v := range pod.Spec.Volumes {
+		if v.PersistentVolumeClaim != nil {
+			names = append(names, v.PersistentVolumeClaim.ClaimName)
+		}
+	}
+	return names
+}
+
+// volumeOf finds the volume of a pod's claim, and holds the API against the
+// machine: the PersistentVolume is bound both ways, belongs to the pod's node
 // and is a loop device on that node's pool, mounted for that pod.
-func (t *teller) volumeOf(ctx context.Context, pod *corev1.Pod) (volumeOfPod, error) {
-	var v volumeOfPod
+func (t *teller) volumeOf(ctx context.Context, pod *corev1.Pod, claim string) (volumeOfPod, error) {
 	node, err := t.cluster.Node(pod.Spec.NodeName)
 	if err != nil {
-		return v, err
+		return volumeOfPod{}, err
 	}
-	name := claimOf(pod)
-	if v.claim, err = t.client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{}); err != nil {
-		return v, fmt.Errorf("reading claim %s: %w", name, err)
-	}
-	if v.claim.Status.Phase != corev1.ClaimBound {
-		return v, fmt.Errorf("claim %s is %s, want Bound", name, v.claim.Status.Phase)
-	}
-	if v.pv, err = t.client.CoreV1().PersistentVolumes().Get(ctx, v.claim.Spec.VolumeName, metav1.GetOptions{}); err != nil {
-		return v, fmt.Errorf("reading volume %s: %w", v.claim.Spec.VolumeName, err)
-	}
-	if err := checkVolume(v, node); err != nil {
+	v, err := t.boundVolume(ctx, claim, node)
+	if err != nil {
 		return v, err
 	}
 	id, err := volume.ParseID(v.pv.Spec.CSI.VolumeHandle)
@@ -58,13 +55,20 @@ func (t *teller) volumeOf(ctx context.Context, pod *corev1.Pod) (volumeOfPod, er
 	return v, err
 }
 
-func claimOf(pod *corev1.Pod) string {
-	for _, v := range pod.Spec.Volumes {
-		if v.PersistentVolumeClaim != nil {
-			return v.PersistentVolumeClaim.ClaimName
-		}
+// boundVolume finds the volume of a claim in the API.
+func (t *teller) boundVolume(ctx context.Context, claim string, node sandbox.Node) (volumeOfPod, error) {
+	var v volumeOfPod
+	var err error
+	if v.claim, err = t.client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, claim, metav1.GetOptions{}); err != nil {
+		return v, fmt.Errorf("reading claim %s: %w", claim, err)
 	}
-	return ""
+	if v.claim.Status.Phase != corev1.ClaimBound {
+		return v, fmt.Errorf("claim %s is %s, want Bound", claim, v.claim.Status.Phase)
+	}
+	if v.pv, err = t.client.CoreV1().PersistentVolumes().Get(ctx, v.claim.Spec.VolumeName, metav1.GetOptions{}); err != nil {
+		return v, fmt.Errorf("reading volume %s: %w", v.claim.Spec.VolumeName, err)
+	}
+	return v, checkVolume(v, node)
 }
 
 func checkVolume(v volumeOfPod, node sandbox.Node) error {
@@ -75,17 +79,25 @@ func checkVolume(v volumeOfPod, node sandbox.Node) error {
 	if pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != v.claim.UID {
 		return fmt.Errorf("volume %s is not bound to claim %s", pv.Name, v.claim.Name)
 	}
+	if got := nodeOf(pv); got != node.Name {
+		return fmt.Errorf("volume %s: its node affinity names %q, want %s", pv.Name, got, node.Name)
+	}
+	return nil
+}
+
+// nodeOf is the node that a volume's affinity names, "" for none.
+func nodeOf(pv *corev1.PersistentVolume) string {
 	if pv.Spec.NodeAffinity == nil || pv.Spec.NodeAffinity.Required == nil {
-		return fmt.Errorf("volume %s has no node affinity", pv.Name)
+		return ""
 	}
 	for _, term := range pv.Spec.NodeAffinity.Required.NodeSelectorTerms {
 		for _, e := range term.MatchExpressions {
-			if e.Key == volume.TopologyNodeKey && len(e.Values) == 1 && e.Values[0] == node.Name {
-				return nil
+			if e.Key == volume.TopologyNodeKey && len(e.Values) == 1 {
+				return e.Values[0]
 			}
 		}
 	}
-	return fmt.Errorf("volume %s: its node affinity does not name %s", pv.Name, node.Name)
+	return ""
 }
 
 // loopOf finds the loop device of a volume: its image lies on the node's pool
@@ -115,45 +127,4 @@ func (t *teller) mountOf(node sandbox.Node, pod *corev1.Pod, loop host.Loop) (ho
 		}
 	}
 	return host.MountPoint{}, fmt.Errorf("%s is not mounted for pod %s below %s: %v", loop.Device, pod.Name, node.Root(), mounts)
-}
-
-// inside is the path of a file as the pod sees it, in its own mount namespace.
-func inside(pod *corev1.Pod, path string) (string, error) {
-	for _, s := range pod.Status.ContainerStatuses {
-		// podruntime writes berth-sandbox://<pid>@<start time>.
-		_, id, _ := strings.Cut(s.ContainerID, "://")
-		pid, _, ok := strings.Cut(id, "@")
-		if _, err := strconv.Atoi(pid); ok && err == nil {
-			return filepath.Join("/proc", pid, "root", path), nil
-		}
-	}
-	return "", fmt.Errorf("pod %s has no running container", pod.Name)
-}
-
-// filePause is the time between two looks at a file that a pod is about to
-// write.
-const filePause = 50 * time.Millisecond
-
-// read reads a file of the pod's volume, from inside the pod. A pod that only
-// just started may still be about to write it.
-func (t *teller) read(pod *corev1.Pod, name string) (string, error) {
-	path, err := inside(pod, "/data/"+name)
-	if err != nil {
-		return "", err
-	}
-	deadline := time.NewTimer(stepTimeout)
-	defer deadline.Stop()
-	ticker := time.NewTicker(filePause)
-	defer ticker.Stop()
-	for {
-		raw, err := os.ReadFile(path)
-		if err == nil && strings.HasSuffix(string(raw), "\n") {
-			return strings.TrimSuffix(string(raw), "\n"), nil
-		}
-		select {
-		case <-deadline.C:
-			return "", fmt.Errorf("reading %s of pod %s: it is not complete: %q (%v)", name, pod.Name, raw, err)
-		case <-ticker.C:
-		}
-	}
 }

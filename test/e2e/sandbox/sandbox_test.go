@@ -120,9 +120,32 @@ func applyPodWithVolume(t *testing.T, dir string) {
 	run(t, dir, "kubectl", "wait", "--for=condition=Ready", "pod/writer", "--timeout=60s")
 }
 
+// TestStockScheduler: Kubernetes' own scheduler is a process of the sandbox like
+// others; left out, pods that name no scheduler are berth-scheduler's.
+func TestStockScheduler(t *testing.T) {
+	cases := map[string]struct {
+		without string
+		listed  bool
+	}{
+		"with":    {"", true},
+		"without": {"kube-scheduler", false},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			dir := rig.DataDir(t)
+			run(t, dir, "up", "--nodes=1", "--zones=1", "--pool-size=512Mi", "--without="+tc.without)
+			if status := run(t, dir, "status"); strings.Contains(status, "kube-scheduler") != tc.listed {
+				t.Errorf("status lists kube-scheduler: want %t\n%s", tc.listed, status)
+			}
+			applyPodWithVolume(t, dir)
+			run(t, dir, "down")
+		})
+	}
+}
+
 // TestInterruptedUp interrupts `up` at many moments of its start.
 func TestInterruptedUp(t *testing.T) {
-	for _, step := range []string{"", "etcd", "storage pools", "kube-apiserver", "manifests", "node agents"} {
+	for _, step := range []string{"", "etcd", "storage pools", "kube-apiserver", "kube-scheduler", "manifests", "node agents"} {
 		t.Run("after "+step, func(t *testing.T) {
 			dir := rig.DataDir(t)
 			cmd := command(t, dir, "up", "--nodes=2", "--zones=1")
@@ -220,7 +243,7 @@ func TestKilledParts(t *testing.T) {
 	}
 	node := c.Nodes()[0]
 	restarts := restartsOf(t, client)
-	for _, name := range []string{node.RuntimeProcess(), node.AgentProcess(), "berth-scheduler", "kube-controller-manager"} {
+	for _, name := range []string{node.RuntimeProcess(), node.AgentProcess(), "berth-scheduler", "kube-scheduler", "kube-controller-manager"} {
 		p, err := c.Process(name)
 		if err != nil {
 			t.Fatal(err)
