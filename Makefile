@@ -7,14 +7,13 @@ export GOFLAGS     := $(GOFLAGS) -trimpath -buildvcs=false -tags=grpcnotrace
 
 BIN      := bin
 VERSION  ?= v0.1.0-dev
-LDFLAGS  := -s -w -X k8s.io/component-base/version.gitVersion=$(VERSION)
 
 # Kubernetes' own components judge by their version what they are compatible
-# with: inside of these two programs it must stay Kubernetes'.
-KUBERNETES := 1.37.2
-build-berth-sandbox build-berth-scheduler: LDFLAGS := -s -w -X main.version=$(VERSION) \
-	-X k8s.io/component-base/version.gitVersion=v$(KUBERNETES) \
-	-X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37
+# with: inside of every program it is that of go.mod, beside Berth's.
+KUBERNETES := $(shell awk '$$1 == "k8s.io/kubernetes" {print $$2}' go.mod)
+LDFLAGS    := -s -w -X github.com/berth-storage/berth/internal/program.version=$(VERSION) \
+	-X k8s.io/component-base/version.gitVersion=$(KUBERNETES) -X k8s.io/client-go/pkg/version.gitVersion=$(KUBERNETES) \
+	-X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=$(word 2,$(subst ., ,$(KUBERNETES)))
 
 # Packages with tests. go test also compiles those without, and for the race
 # detector that would be the whole of Kubernetes once more; for the same reason
@@ -38,6 +37,20 @@ build: $(addprefix build-,$(PROGRAMS)) ## Build every program into bin/
 build-%:
 	go build -ldflags '$(LDFLAGS)' -o $(BIN)/$* ./cmd/$*
 
+.PHONY: build-all
+build-all: ## Build every program for amd64 and arm64, into bin/linux_<arch>/
+	for arch in amd64 arm64; do \
+		GOOS=linux GOARCH=$$arch go build -ldflags '$(LDFLAGS)' -o $(BIN)/linux_$$arch/ ./cmd/... && \
+		go run ./hack/binaries -arch=$$arch $(BIN)/linux_$$arch/* || exit 1; \
+	done
+
+# The image of all programs, as `make manifests` writes it.
+IMAGE ?= berth:$(VERSION)
+
+.PHONY: manifests
+manifests: ## Print what to apply to a cluster, with the image IMAGE=registry.example/berth:tag
+	@go run ./hack/manifests -image='$(IMAGE)'
+
 .PHONY: demo
 demo: prerequisites build ## Show one claim's whole life on a cluster of its own, and clean up
 	$(BIN)/berth-sandbox demo
@@ -51,7 +64,14 @@ down: ## End the cluster that `make up` started
 	$(BIN)/berth-sandbox down
 
 .PHONY: test
-test: unit e2e ## Run every test
+test: unit e2e ## Run every test; with the same seeds and order each time
+
+.PHONY: ci
+ci: test ## What .ci/run runs on a clean clone
+
+.PHONY: soak
+soak: test-prerequisites build ## The long tests with ever new seeds, for SOAK_MINUTES=30; writes docs/soak.md
+	BERTH_BIN_DIR=$(CURDIR)/$(BIN) SOAK_MINUTES='$(SOAK_MINUTES)' hack/soak.sh
 
 ##@ Tests
 
@@ -60,10 +80,14 @@ test: unit e2e ## Run every test
 # with them when they are killed.
 APART := unshare --mount --propagation slave
 
+# The order of the tests of a package: a number, or on for another one each time.
+# BERTH_SEED and BERTH_COUNT (test/seeds) say which random cases, and how many.
+SHUFFLE ?= 1
+
 .PHONY: unit
 unit: test-prerequisites ## The tests that need no cluster, with the race detector and real mounts
-	CGO_ENABLED=1 go test -race -shuffle=on -exec '$(APART)' $$($(TESTED) | grep -v -e /test/e2e -e /cmd/berth-scheduler)
-	go test -shuffle=on -exec '$(APART)' ./cmd/berth-scheduler
+	CGO_ENABLED=1 go test -race -shuffle=$(SHUFFLE) -exec '$(APART)' $$($(TESTED) | grep -v -e /test/e2e -e /cmd/berth-scheduler)
+	go test -shuffle=$(SHUFFLE) -exec '$(APART)' ./cmd/berth-scheduler
 
 .PHONY: sanity
 sanity: test-prerequisites ## The CSI community's suite against the driver, with real mounts

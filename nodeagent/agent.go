@@ -58,6 +58,9 @@ type Config struct {
 	PodVolumesSocket string
 	// Recorder makes events; by default one that writes them with Client.
 	Recorder eventrecord.EventRecorder
+	// ClientOptions are those of the client of a driver, by the driver's name; none
+	// if nil.
+	ClientOptions func(driver string) []csiclient.Option
 	// Clock is the real one if nil.
 	Clock clock.WithTicker
 	// BootID identifies the machine's boot; read from the kernel if empty.
@@ -123,7 +126,7 @@ func New(cfg Config) (*Agent, error) {
 		a.cfg.Recorder = a.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "berth-agent", Host: cfg.NodeName})
 	}
 	a.info = nodeinfo.New(nodeinfo.Config{NodeName: cfg.NodeName, Client: cfg.Client, Recorder: a.cfg.Recorder, Clock: cfg.Clock})
-	a.drivers = &drivers{info: a.info, changed: a.driverChanged, byName: make(map[string]*csiclient.Client)}
+	a.drivers = &drivers{info: a.info, changed: a.driverChanged, options: cfg.ClientOptions, byName: make(map[string]*csiclient.Client)}
 	a.source = desired.NewSource(cfg.NodeName, cfg.Client, a.desiredChanged)
 	return a, nil
 }

@@ -24,6 +24,8 @@ type drivers struct {
 	info *nodeinfo.Manager
 	// changed is told the name of a driver that came or went.
 	changed func(name string)
+	// options are those of a driver's client; may be nil.
+	options func(name string) []csiclient.Option
 
 	mu sync.Mutex
 	// byName holds the registered drivers. Guarded by mu.
@@ -33,7 +35,11 @@ type drivers struct {
 // Register implements registrar.Handler. The driver is usable only after its
 // node is described in the API: a pod could not be scheduled to it before.
 func (d *drivers) Register(ctx context.Context, p registrar.Plugin) error {
-	client, err := csiclient.New(p.Endpoint)
+	var options []csiclient.Option
+	if d.options != nil {
+		options = d.options(p.Name)
+	}
+	client, err := csiclient.New(p.Endpoint, options...)
 	if err != nil {
 		return err
 	}

@@ -2,13 +2,12 @@ package main
 
 import (
 	"fmt"
-	"net/http"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -23,20 +22,20 @@ import (
 	"github.com/berth-storage/berth/volume"
 )
 
-// controllers makes the manager of the node's own volumes. It also serves the
-// program's one HTTP address.
-func controllers(config *rest.Config, o *options, watched claimwatch.Choice, calls *csiclient.Client, source capacity.Source, files provision.Files) (manager.Manager, error) {
+// controllers makes the manager of the node's own volumes.
+func controllers(access *rest.Config, o *options, watched claimwatch.Choice, calls *csiclient.Client, source capacity.Source, files provision.Files) (manager.Manager, error) {
 	here := scope.Scope{Driver: volume.DriverName, Node: o.nodeName}
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Cache: cache.Options{ByObject: here.Cache(o.namespace, watched.Claims)},
-		Metrics: metricsserver.Options{
-			BindAddress: httpAddress(o),
-			ExtraHandlers: map[string]http.Handler{
-				"/healthz": &healthz.Handler{Checks: map[string]healthz.Checker{"ping": healthz.Ping}},
-				"/readyz":  &healthz.Handler{Checks: map[string]healthz.Checker{"driver": driverAnswers(calls)}},
-			},
-		},
+	mgr, err := ctrl.NewManager(access, ctrl.Options{
+		MapperProvider: kinds,
+		Cache:          cache.Options{ByObject: here.Cache(o.namespace, watched.Claims)},
+		// The program serves its own metrics and health.
+		Metrics:                metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress: "0",
+		// The program's own grace bounds this one too.
+		GracefulShutdownTimeout: new(o.common.ShutdownGrace),
+		// A panic is a mistake in the program, and what it holds in memory is in doubt:
+		// the next process begins with what is recorded.
+		Controller: config.Controller{RecoverPanic: new(false)},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("making the controller manager: %w", err)
@@ -70,17 +69,4 @@ func controllers(config *rest.Config, o *options, watched claimwatch.Choice, cal
 		}
 	}
 	return mgr, nil
-}
-
-// driverAnswers is the readiness of the program: its driver answers a call.
-func driverAnswers(calls *csiclient.Client) healthz.Checker {
-	return func(r *http.Request) error { return calls.Probe(r.Context()) }
-}
-
-// httpAddress is --http-address in controller-runtime's words, where "0" is none.
-func httpAddress(o *options) string {
-	if o.httpAddress == "" {
-		return "0"
-	}
-	return o.httpAddress
 }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,10 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 	cliflag "k8s.io/component-base/cli/flag"
-	"k8s.io/component-base/logs"
-	logsapi "k8s.io/component-base/logs/api/v1"
 
 	"github.com/berth-storage/berth/controller/claimwatch"
+	"github.com/berth-storage/berth/internal/daemon"
 	"github.com/berth-storage/berth/volume"
 )
 
@@ -31,7 +28,6 @@ type options struct {
 	nodeName         string
 	root             string
 	hostRoot         string
-	kubeconfig       string
 	topologyLabels   []string
 	poolDir          string
 	poolReserve      string
@@ -39,10 +35,7 @@ type options struct {
 	podVolumesSocket string
 	namespace        string
 	claimWatch       string
-	httpAddress      string
-	apiQPS           float32
-	apiBurst         int
-	logs             *logsapi.LoggingConfiguration
+	common           *daemon.Common
 }
 
 func newOptions() *options {
@@ -51,20 +44,16 @@ func newOptions() *options {
 		nodeName:       os.Getenv("NODE_NAME"),
 		root:           "/var/lib/kubelet",
 		hostRoot:       "/",
-		kubeconfig:     os.Getenv("KUBECONFIG"),
 		topologyLabels: []string{volume.LabelZone},
 		poolDir:        "/var/lib/berth/pool",
 		poolReserve:    "0",
 		namespace:      "berth-system",
 		claimWatch:     string(claimwatch.Auto),
-		httpAddress:    "127.0.0.1:9808",
-		apiQPS:         50,
-		apiBurst:       100,
-		logs:           logs.NewOptions(),
+		common:         daemon.NewCommon("127.0.0.1:9808"),
 	}
 }
 
-func (o *options) flags() (sets cliflag.NamedFlagSets) {
+func (o *options) addFlags(sets *cliflag.NamedFlagSets) {
 	fs := sets.FlagSet("node")
 	fs.StringVar(&o.mode, "mode", o.mode, "How the agent serves the node. standalone: it is the node's CSI side, for a node without a kubelet.")
 	fs.StringVar(&o.nodeName, "node-name", o.nodeName, "Name of this node's Node object. Env: NODE_NAME.")
@@ -79,76 +68,59 @@ func (o *options) flags() (sets cliflag.NamedFlagSets) {
 	fs.Int64Var(&o.maxVolumes, "max-volumes", o.maxVolumes, "Most volumes that the node may hold at once; 0 means no limit.")
 
 	fs = sets.FlagSet("cluster")
-	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "Path of a kubeconfig; empty means the pod's service account. Env: KUBECONFIG.")
 	fs.StringVar(&o.namespace, "namespace", o.namespace, "Namespace of the CSIStorageCapacity objects.")
 	fs.StringVar(&o.claimWatch, "claim-watch", o.claimWatch, "Which claims the agent watches. all: every one. labelled: those with the label "+volume.LabelNode+" of this node. auto: labelled if the policy "+volume.ClaimLabelPolicy+", which keeps that label, is there at the start and the node's name fits into a label, else all; when the policy is taken away the agent ends, to be started again.")
-	fs.Float32Var(&o.apiQPS, "kube-api-qps", o.apiQPS, "Requests a second to the API server, on average.")
-	fs.IntVar(&o.apiBurst, "kube-api-burst", o.apiBurst, "Requests to the API server at once.")
-
-	fs = sets.FlagSet("endpoints")
-	fs.StringVar(&o.httpAddress, "http-address", o.httpAddress, "Address of /healthz, /readyz and /metrics; empty means none, port 0 any free port.")
-
-	logsapi.AddFlags(o.logs, sets.FlagSet("logs"))
-	return sets
 }
 
-// complete fills in what depends on other flags.
-func (o *options) complete() {
+// validate fills in what depends on other flags, and names every flag that is
+// wrong, what is wrong, and what to give.
+func (o *options) validate(p *daemon.Problems) {
 	if o.podVolumesSocket == "" {
 		o.podVolumesSocket = filepath.Join(o.root, "berth", "podvolumes.sock")
-	}
-}
-
-// validate names every flag that is wrong, what is wrong, and what to give.
-func (o *options) validate() error {
-	var errs []error
-	bad := func(flag, format string, args ...any) {
-		errs = append(errs, fmt.Errorf("--%s: %s", flag, fmt.Sprintf(format, args...)))
 	}
 	switch o.mode {
 	case modeStandalone:
 	case "kubelet":
-		bad("mode", "an agent beside a kubelet is not built yet; %q is for nodes without a kubelet", modeStandalone)
+		p.Flag("mode", "an agent beside a kubelet is not built yet; %q is for nodes without a kubelet", modeStandalone)
 	default:
-		bad("mode", "%q is unknown; use %q", o.mode, modeStandalone)
+		p.Flag("mode", "%q is unknown; use %q", o.mode, modeStandalone)
 	}
 	if problems := validation.IsDNS1123Subdomain(o.nodeName); len(problems) > 0 {
-		bad("node-name", "%q is no name of a Node: %s", o.nodeName, strings.Join(problems, "; "))
+		p.Flag("node-name", "%q is no name of a Node: %s", o.nodeName, strings.Join(problems, "; "))
 	}
 	if err := claimwatch.Mode(o.claimWatch).Validate(o.nodeName); err != nil {
-		bad("claim-watch", "%v", err)
+		p.Flag("claim-watch", "%v", err)
 	}
-	for flag, path := range map[string]string{
-		"root": o.root, "host-root": o.hostRoot, "pool-dir": o.poolDir, "podvolumes-socket": o.podVolumesSocket,
-	} {
-		if !filepath.IsAbs(path) {
-			bad(flag, "%q is not an absolute path", path)
-		}
+	if problems := validation.IsDNS1123Label(o.namespace); len(problems) > 0 {
+		p.Flag("namespace", "%q is no name of a namespace: %s", o.namespace, strings.Join(problems, "; "))
 	}
-	for flag, path := range map[string]string{"root": o.driverSocket(), "podvolumes-socket": o.podVolumesSocket} {
-		if len(path) > socketPathMax {
-			bad(flag, "the socket %s has %d bytes; Linux takes %d; choose a shorter folder", path, len(path), socketPathMax)
-		}
-	}
+	o.validatePaths(p)
 	for _, key := range o.topologyLabels {
 		if problems := validation.IsQualifiedName(key); len(problems) > 0 {
-			bad("topology-labels", "%q is no label key: %s", key, strings.Join(problems, "; "))
+			p.Flag("topology-labels", "%q is no label key: %s", key, strings.Join(problems, "; "))
 		}
 	}
 	if q, err := resource.ParseQuantity(o.poolReserve); err != nil || q.Sign() < 0 {
-		bad("pool-reserve", "%q is no size; use a quantity such as 10Gi", o.poolReserve)
-	}
-	if o.apiQPS <= 0 || o.apiBurst <= 0 {
-		bad("kube-api-qps", "%g with --kube-api-burst %d; both must be above 0", o.apiQPS, o.apiBurst)
+		p.Flag("pool-reserve", "%q is no size; use a quantity such as 10Gi", o.poolReserve)
 	}
 	if o.maxVolumes < 0 {
-		bad("max-volumes", "%d is negative; use 0 for no limit", o.maxVolumes)
+		p.Flag("max-volumes", "%d is negative; use 0 for no limit", o.maxVolumes)
 	}
-	// Applied by main: a process can do that once.
-	if err := logsapi.Validate(o.logs, nil, nil).ToAggregate(); err != nil {
-		errs = append(errs, err)
+}
+
+func (o *options) validatePaths(p *daemon.Problems) {
+	for _, f := range []struct{ flag, path string }{
+		{"root", o.root}, {"host-root", o.hostRoot}, {"pool-dir", o.poolDir}, {"podvolumes-socket", o.podVolumesSocket},
+	} {
+		if !filepath.IsAbs(f.path) {
+			p.Flag(f.flag, "%q is not an absolute path", f.path)
+		}
 	}
-	return errors.Join(errs...)
+	for _, f := range []struct{ flag, path string }{{"root", o.driverSocket()}, {"podvolumes-socket", o.podVolumesSocket}} {
+		if len(f.path) > socketPathMax {
+			p.Flag(f.flag, "the socket %s has %d bytes; Linux takes %d; choose a shorter folder", f.path, len(f.path), socketPathMax)
+		}
+	}
 }
 
 // driverSocket is the bundled driver's CSI socket, where the kubelet's layout

@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/berth-storage/berth/internal/daemon"
 )
 
 func TestValidate(t *testing.T) {
@@ -25,15 +27,11 @@ func TestValidate(t *testing.T) {
 		"label":     {"a label key that no Node can have would wait for ever", func(o *options) { o.topologyLabels = []string{"a b"} }, "--topology-labels"},
 		"claims":    {"the message says what exists", func(o *options) { o.claimWatch = "mine" }, `"labelled"`},
 		"long name": {"a label cannot name this node", func(o *options) { o.claimWatch, o.nodeName = "labelled", strings.Repeat("n", 64) }, "--claim-watch"},
-		"qps":       {"no request a second would wait for ever", func(o *options) { o.apiQPS = 0 }, "--kube-api-qps"},
+		"namespace": {"no object can be in such a namespace", func(o *options) { o.namespace = "Berth System" }, "--namespace"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			o := newOptions()
-			o.nodeName = "edge-1"
-			tc.change(o)
-			o.complete()
-			err := o.validate()
+			err := problems(tc.change)
 			switch {
 			case tc.want == "" && err != nil:
 				t.Errorf("%s: got %v", tc.reason, err)
@@ -42,10 +40,19 @@ func TestValidate(t *testing.T) {
 			}
 		})
 	}
-	many := newOptions()
-	many.nodeName, many.mode, many.poolDir = "", "x", "y"
-	many.complete()
-	if err := many.validate(); err == nil || len(strings.Split(err.Error(), "\n")) < 3 {
-		t.Errorf("every mistake is named at once, got %v", err)
+	err := problems(func(o *options) { o.nodeName, o.mode, o.poolDir = "", "x", "y" })
+	for _, flag := range []string{"--node-name", "--mode", "--pool-dir"} {
+		if err == nil || !strings.Contains(err.Error(), flag) {
+			t.Errorf("every mistake is named at once: want %s in %v", flag, err)
+		}
 	}
+}
+
+func problems(change func(*options)) error {
+	o := newOptions()
+	o.nodeName = "edge-1"
+	change(o)
+	var p daemon.Problems
+	o.validate(&p)
+	return p.Err()
 }

@@ -13,10 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/component-base/version"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
@@ -26,6 +23,8 @@ import (
 	"github.com/berth-storage/berth/driver/pool"
 	"github.com/berth-storage/berth/driver/pool/loopfile"
 	"github.com/berth-storage/berth/host"
+	"github.com/berth-storage/berth/internal/daemon"
+	"github.com/berth-storage/berth/internal/program"
 	"github.com/berth-storage/berth/nodeagent"
 	"github.com/berth-storage/berth/nodeagent/nodeinfo"
 	"github.com/berth-storage/berth/registrar"
@@ -42,12 +41,12 @@ const defaultPool = "default"
 // run wires the sides of a node together and runs them until ctx ends or one
 // of them fails: driver, registration, controllers and node agent meet here, on
 // the driver's socket and in the API.
-func run(ctx context.Context, o *options) (err error) {
-	kubeconfig, err := restConfig(o)
+func run(ctx context.Context, o *options, endpoints *daemon.Endpoints) (err error) {
+	access, err := o.common.RESTConfig("berth-agent")
 	if err != nil {
 		return err
 	}
-	client, err := kubernetes.NewForConfig(kubeconfig)
+	client, err := kubernetes.NewForConfig(access)
 	if err != nil {
 		return fmt.Errorf("making an API client: %w", err)
 	}
@@ -57,26 +56,13 @@ func run(ctx context.Context, o *options) (err error) {
 			return fmt.Errorf("making the agent's folders: %w", err)
 		}
 	}
-	store, err := loopfile.Open(ctx, loopfile.Options{
-		Name: defaultPool, Dir: o.poolDir, Reserve: o.reserveBytes(), Host: machine,
-		Anchor: o.state("pool-" + defaultPool + ".json"),
-	})
+	own, err := openDriver(ctx, o, client, machine)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, store.Close()) }()
-	labels, err := nodeinfo.NewLabels(client, o.nodeName, o.topologyLabels)
-	if err != nil {
-		return err
-	}
-	bundled, err := driver.New(driver.Config{
-		NodeID: o.nodeName, Pools: []pool.Pool{store}, Host: machine,
-		Topology: labels.Wait, MaxVolumes: o.maxVolumes, Version: version.Get().GitVersion,
-	})
-	if err != nil {
-		return err
-	}
-	calls, err := csiclient.New(o.driverSocket())
+	defer func() { err = errors.Join(err, own.store.Close()) }()
+	measured := newCallMetrics(endpoints)
+	calls, err := csiclient.New(o.driverSocket(), measured.of(volume.DriverName)...)
 	if err != nil {
 		return err
 	}
@@ -85,32 +71,33 @@ func run(ctx context.Context, o *options) (err error) {
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "watching every claim")
 	}
-	capacities := bundled.Capacities()
-	mgr, err := controllers(kubeconfig, o, watched, calls, capacities, machine)
+	capacities := own.Capacities()
+	mgr, err := controllers(access, o, watched, calls, capacities, machine)
 	if err != nil {
 		return err
 	}
 	events := record.NewBroadcaster(record.WithContext(ctx))
 	defer events.Shutdown()
-	agent, err := nodeAgent(o, client, machine, events)
+	agent, err := nodeAgent(o, client, machine, events, measured)
 	if err != nil {
 		return err
 	}
 	// Last, and before the driver is announced.
-	server, err := bundled.Listen(ctx, o.driverSocket())
+	server, err := own.Listen(ctx, o.driverSocket())
 	if err != nil {
 		return err
 	}
+	ready(endpoints, calls, mgr)
 
 	klog.FromContext(ctx).Info("agent starts", "node", o.nodeName, "mode", o.mode,
-		"claimWatch", watched.Claims, "claimWatchReason", watched.Why, "version", version.Get().GitVersion)
+		"claimWatch", watched.Claims, "claimWatchReason", watched.Why)
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { labels.Run(ctx); return nil })
+	g.Go(func() error { own.labels.Run(ctx); return nil })
 	g.Go(func() error { capacities.Watch(ctx, clock.RealClock{}, statfsPeriod); return nil })
 	g.Go(func() error { return server.Serve(ctx) })
 	g.Go(func() error {
 		return registrar.Serve(ctx, registrar.Announcement{
-			Dir: o.registryDir(), Driver: volume.DriverName, Endpoint: o.driverSocket(), Again: labels.Changed(),
+			Dir: o.registryDir(), Driver: volume.DriverName, Endpoint: o.driverSocket(), Again: own.labels.Changed(),
 		})
 	})
 	g.Go(func() error { return mgr.Start(ctx) })
@@ -122,25 +109,43 @@ func run(ctx context.Context, o *options) (err error) {
 	return g.Wait()
 }
 
+// bundled is the driver of this node's own volumes, and what it is made of.
+type bundled struct {
+	*driver.Driver
+	store  *loopfile.Pool
+	labels *nodeinfo.Labels
+}
+
+func openDriver(ctx context.Context, o *options, client kubernetes.Interface, machine *host.System) (*bundled, error) {
+	labels, err := nodeinfo.NewLabels(client, o.nodeName, o.topologyLabels)
+	if err != nil {
+		return nil, err
+	}
+	store, err := loopfile.Open(ctx, loopfile.Options{
+		Name: defaultPool, Dir: o.poolDir, Reserve: o.reserveBytes(), Host: machine,
+		Anchor: o.state("pool-" + defaultPool + ".json"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	made, err := driver.New(driver.Config{
+		NodeID: o.nodeName, Pools: []pool.Pool{store}, Host: machine,
+		Topology: labels.Wait, MaxVolumes: o.maxVolumes, Version: program.Version(),
+	})
+	if err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	return &bundled{Driver: made, store: store, labels: labels}, nil
+}
+
 // nodeAgent is the kubelet's side of CSI; its events go to the API server.
-func nodeAgent(o *options, client kubernetes.Interface, machine *host.System, events record.EventBroadcaster) (*nodeagent.Agent, error) {
+func nodeAgent(o *options, client kubernetes.Interface, machine *host.System, events record.EventBroadcaster, measured *callMetrics) (*nodeagent.Agent, error) {
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
 	return nodeagent.New(nodeagent.Config{
 		NodeName: o.nodeName, Root: o.root, Client: client, Host: machine,
-		PodVolumesSocket: o.podVolumesSocket, Clock: clock.RealClock{},
+		PodVolumesSocket: o.podVolumesSocket, Clock: clock.RealClock{}, ClientOptions: measured.of,
 		Recorder: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "berth-agent", Host: o.nodeName}),
 	})
-}
-
-// restConfig reads --kubeconfig, or the pod's service account.
-func restConfig(o *options) (*rest.Config, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("--kubeconfig: %w", err)
-	}
-	config.UserAgent = "berth-agent/" + version.Get().GitVersion
-	config.QPS, config.Burst = o.apiQPS, o.apiBurst
-	return config, nil
 }
 
 // state is where the agent keeps what it must know after a restart.

@@ -7,18 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/berth-storage/berth/host/container"
+	"github.com/berth-storage/berth/internal/program"
 	"github.com/berth-storage/berth/internal/sandbox/multicall"
 )
-
-// version is set by the linker.
-var version = "v0.0.0-dev"
 
 func main() {
 	if status, ok := becomeProgram(os.Args[1:]); ok {
@@ -27,7 +23,8 @@ func main() {
 	// The programs inside the binary register their flags, --version among them,
 	// in the global set, which cobra would add to every command here.
 	pflag.CommandLine = pflag.NewFlagSet(os.Args[0], pflag.ContinueOnError)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// Second thoughts on Ctrl-C: it ends at once, and "down" takes away what is left.
+	ctx, stop := program.UntilSignal(context.Background(), os.Exit)
 	err := newRootCommand().ExecuteContext(ctx)
 	stop()
 	if err != nil {
@@ -70,16 +67,24 @@ folder, and "down" leaves nothing behind.`,
   berth-sandbox kubectl get nodes
   berth-sandbox logs my-pod --follow
   berth-sandbox down`,
-		Version:       version,
+		Version:       program.VersionText(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.SetVersionTemplate("berth-sandbox {{.Version}} (Kubernetes " + kubernetesVersion() + ")\n")
-	root.AddCommand(
-		newUpCommand(), newDownCommand(), newStatusCommand(), newKubeconfigCommand(),
-		newKubectlCommand(), newLogsCommand(), newExampleCommand(), newDemoCommand(),
-		newSuperviseCommand(), newNodeCommand(),
-	)
+	for _, g := range []struct {
+		id, title string
+		commands  []*cobra.Command
+	}{
+		{"cluster", "The cluster:", []*cobra.Command{newUpCommand(), newStatusCommand(), newDownCommand(), newDemoCommand()}},
+		{"use", "What runs on it:", []*cobra.Command{newKubeconfigCommand(), newKubectlCommand(), newLogsCommand(), newExampleCommand()}},
+	} {
+		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})
+		for _, c := range g.commands {
+			c.GroupID = g.id
+			root.AddCommand(c)
+		}
+	}
+	root.AddCommand(newSuperviseCommand(), newNodeCommand())
 	return root
 }
 

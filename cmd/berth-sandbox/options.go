@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -8,7 +9,6 @@ import (
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/api/resource"
-	kubeversion "k8s.io/component-base/version"
 
 	"github.com/berth-storage/berth/internal/sandbox"
 )
@@ -53,21 +53,32 @@ func (o *options) args() []string {
 	}
 }
 
+// sandbox is the cluster that the flags ask for, or all that is wrong with them.
 func (o *options) sandbox() (sandbox.Options, error) {
+	var errs []error
+	bad := func(flag, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("--%s: %s", flag, fmt.Sprintf(format, args...)))
+	}
 	size, err := resource.ParseQuantity(o.poolSize)
-	if err != nil {
-		return sandbox.Options{}, fmt.Errorf("pool-size %q: give a quantity such as 2Gi: %w", o.poolSize, err)
+	if err != nil || size.Sign() <= 0 {
+		bad("pool-size", "%q is no size; use a quantity such as 2Gi", o.poolSize)
+	}
+	if o.nodes < 0 {
+		bad("nodes", "%d; use 0 for a control plane alone, or more", o.nodes)
+	}
+	if o.zones < 1 && o.nodes > 0 {
+		bad("zones", "%d; nodes lie in zones, use 1 or more", o.zones)
 	}
 	so := sandbox.Options{
 		DataDir: o.dataDir, BinDir: o.binDir, Nodes: o.nodes, Zones: o.zones, PoolSize: size.Value(),
 	}
 	for _, name := range o.without {
 		if !slices.Contains(optional(), name) {
-			return so, fmt.Errorf("without %q: the components that can be left out are %s", name, strings.Join(optional(), ", "))
+			bad("without", "%q is none of the components that can be left out: %s", name, strings.Join(optional(), ", "))
 		}
 		so.Skip = append(so.Skip, sandbox.Component(name))
 	}
-	return so, nil
+	return so, errors.Join(errs...)
 }
 
 // optional names the components that can be left out.
@@ -78,6 +89,3 @@ func optional() []string {
 	}
 	return names
 }
-
-// kubernetesVersion is the version of the Kubernetes components inside.
-func kubernetesVersion() string { return kubeversion.Get().GitVersion }

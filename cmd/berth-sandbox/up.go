@@ -40,6 +40,9 @@ func newUpCommand() *cobra.Command {
 // up starts the supervisor in a session of its own and shows what it says until
 // the cluster is ready. When ctx ends, the supervisor is ended and waited for.
 func up(ctx context.Context, o options, out io.Writer) error {
+	if _, err := o.sandbox(); err != nil {
+		return err
+	}
 	if os.Geteuid() != 0 {
 		return sandbox.ErrNotRoot
 	}

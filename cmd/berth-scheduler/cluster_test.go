@@ -2,50 +2,79 @@ package main
 
 import (
 	"bytes"
-	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/runtime"
-	fwk "k8s.io/kube-scheduler/framework"
-	"k8s.io/kubernetes/cmd/kube-scheduler/app"
+	componentconfig "k8s.io/component-base/config"
+	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
+
+	"github.com/berth-storage/berth/internal/program"
 )
 
-// TestFlags: the flags of the cluster-scoped work stand in the help beside
-// kube-scheduler's own, and are parsed with them.
-func TestFlags(t *testing.T) {
-	w := newClusterWork()
-	command := app.NewSchedulerCommand()
-	w.addFlags(command)
+// execute runs the command; what it is given must end it before it starts.
+func execute(args ...string) (string, error) {
+	cmd := command(options.NewOptions(), newClusterWork())
 	var out bytes.Buffer
-	command.SetOut(&out)
-	if err := command.Help(); err != nil {
+	cmd.SetOut(&out)
+	cmd.SetErr(&out)
+	cmd.SetArgs(args)
+	err := cmd.Execute()
+	return out.String(), err
+}
+
+// TestHelp: the flags of the cluster-scoped work stand in the help beside
+// kube-scheduler's own, and Berth's version before Kubernetes'.
+func TestHelp(t *testing.T) {
+	help, err := execute("--help")
+	if err != nil {
 		t.Fatal(err)
 	}
-	for _, flag := range []string{"--leader-elect ", "--cluster-work", "--cluster-lease-namespace"} {
-		if !strings.Contains(out.String(), flag) {
-			t.Errorf("the help lacks %s", flag)
+	for _, want := range []string{
+		"Berth flags:", "--cluster-work", "--cluster-lease-namespace", "Leader election flags:", "--leader-elect ", "--leader-elect-lease-duration",
+		"Secure serving flags:", `"json"`, "--version",
+	} {
+		if !strings.Contains(help, want) {
+			t.Errorf("the help lacks %s", want)
 		}
 	}
-	if err := command.ParseFlags([]string{"--cluster-work=false", "--cluster-lease-namespace=elsewhere"}); err != nil {
-		t.Fatal(err)
-	}
-	if w.enabled || w.namespace != "elsewhere" {
-		t.Errorf("parsed %t, %q", w.enabled, w.namespace)
+	said, err := execute("--version")
+	if want := "berth-scheduler version " + program.Version() + " (Kubernetes v"; err != nil || !strings.HasPrefix(said, want) {
+		t.Errorf("version %q, %v; want %q first", said, err, want)
 	}
 }
 
-// TestOff: without the work the plugin is made as ever, and nothing is waited for.
+func TestWrongConfiguration(t *testing.T) {
+	bad := filepath.Join(t.TempDir(), "config.yaml")
+	text := "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nparalelism: 3\n"
+	if err := os.WriteFile(bad, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cases := map[string]struct {
+		reason string
+		args   []string
+		want   []string
+	}{
+		"namespace": {"names the flag", []string{"--cluster-lease-namespace=A B"}, []string{"--cluster-lease-namespace", `"A B"`}},
+		"with port": {"ours and Kubernetes' at once", []string{"--cluster-lease-namespace=", "--secure-port=70000"}, []string{"--cluster-lease-namespace", "--secure-port"}},
+		"field":     {"a field that the file cannot have", []string{"--config=" + bad}, []string{"paralelism"}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			_, err := execute(tc.args...)
+			for _, want := range tc.want {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%s: want %q in %v", tc.reason, want, err)
+				}
+			}
+		})
+	}
+}
+
+// TestOff: without the work nothing is started, and nothing waited for.
 func TestOff(t *testing.T) {
 	w := newClusterWork()
 	w.enabled = false
-	made := 0
-	factory := w.startedBy(func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
-		made++
-		return nil, nil
-	})
-	if _, err := factory(t.Context(), nil, nil); err != nil || made != 1 {
-		t.Errorf("made %d plugins, error %v", made, err)
-	}
-	w.wait()
+	<-w.start(t.Context(), nil, componentconfig.LeaderElectionConfiguration{})
 }

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -33,7 +32,8 @@ const (
 // the program that it runs in has other work. The error is for a configuration
 // that can never run.
 func Run(ctx context.Context, access *rest.Config, c Config) error {
-	if _, err := c.withDefaults(); err != nil {
+	c, err := c.withDefaults()
+	if err != nil {
 		return err
 	}
 	if access == nil || c.Namespace == "" {
@@ -67,7 +67,10 @@ func stand(ctx context.Context, access *rest.Config, c Config) error {
 		LeaderElectionID:              LeaseName,
 		LeaderElectionNamespace:       c.Namespace,
 		LeaderElectionReleaseOnCancel: true,
-		GracefulShutdownTimeout:       ptr.To(grace),
+		LeaseDuration:                 &c.LeaseDuration,
+		RenewDeadline:                 &c.RenewDeadline,
+		RetryPeriod:                   &c.RetryPeriod,
+		GracefulShutdownTimeout:       new(grace),
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject:         map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: slimNode}},
@@ -75,8 +78,9 @@ func stand(ctx context.Context, access *rest.Config, c Config) error {
 		// The program serves its own metrics and health.
 		Metrics:                metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress: "0",
-		// Each candidacy has a controller of the same name.
-		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+		// Each candidacy has a controller of the same name. A panic ends the program,
+		// with its stack: what it held in memory is in doubt.
+		Controller: config.Controller{SkipNameValidation: new(true), RecoverPanic: new(false)},
 	})
 	if err != nil {
 		return fmt.Errorf("making the manager: %w", err)

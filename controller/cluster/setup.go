@@ -31,6 +31,9 @@ type Config struct {
 	Driver string
 	// Namespace holds the Lease.
 	Namespace string
+	// LeaseDuration, RenewDeadline and RetryPeriod are those of the election, as
+	// client-go has them; 0 means 15 s, 10 s and 2 s.
+	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 	// Debounce is how long changes gather before a round; 0 means 50 ms.
 	Debounce time.Duration
 	// Retell is the pause before a claim that still waits is told so again;
@@ -43,6 +46,15 @@ type Config struct {
 func (c Config) withDefaults() (Config, error) {
 	if c.Driver == "" {
 		return c, errors.New("cluster: the driver's name is empty; set Config.Driver")
+	}
+	if c.LeaseDuration == 0 {
+		c.LeaseDuration = 15 * time.Second
+	}
+	if c.RenewDeadline == 0 {
+		c.RenewDeadline = 10 * time.Second
+	}
+	if c.RetryPeriod == 0 {
+		c.RetryPeriod = 2 * time.Second
 	}
 	if c.Debounce == 0 {
 		c.Debounce = 50 * time.Millisecond

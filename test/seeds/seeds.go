@@ -1,0 +1,55 @@
+// Package seeds says which random cases a test looks at. Without a word they are
+// the same ones each time; a soak asks for more, and for others.
+package seeds
+
+import (
+	"iter"
+	"os"
+	"strconv"
+	"testing"
+)
+
+const (
+	// envSeed is the first seed; 0 if not set.
+	envSeed = "BERTH_SEED"
+	// envCount is how many times the usual number of cases; 1 if not set.
+	envCount = "BERTH_COUNT"
+)
+
+// Count is how many cases to look at, where so many are usual.
+func Count(t testing.TB, usual int) int {
+	t.Helper()
+	return usual * int(number(t, envCount, 1))
+}
+
+// First is the first of them; a test with a single case takes it as its seed.
+func First(t testing.TB) uint64 {
+	t.Helper()
+	return number(t, envSeed, 0)
+}
+
+// Each is their seeds. A failure names its seed; BERTH_SEED repeats it first.
+func Each(t testing.TB, usual int) iter.Seq[uint64] {
+	t.Helper()
+	first, count := First(t), Count(t, usual)
+	return func(yield func(uint64) bool) {
+		for i := range uint64(count) {
+			if !yield(first + i) {
+				return
+			}
+		}
+	}
+}
+
+func number(t testing.TB, env string, usual uint64) uint64 {
+	t.Helper()
+	text := os.Getenv(env)
+	if text == "" {
+		return usual
+	}
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil || env == envCount && n == 0 {
+		t.Fatalf("%s=%q: use a number, such as 1", env, text)
+	}
+	return n
+}
