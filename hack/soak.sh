@@ -88,7 +88,8 @@ done
 	echo
 	echo "\`make soak SOAK_MINUTES=$minutes\` on $(date -u +%Y-%m-%d), at commit $(git rev-parse --short HEAD): $(nproc) cores,"
 	echo "$(awk '/^MemTotal/ {printf "%d GiB", $2 / 1048576 + 0.5}' /proc/meminfo) of memory, $(uname -s) $(uname -r | grep -o '^[0-9.]*[0-9]') on $(uname -m)."
-	echo "Every line ran with the race detector (the demo and fuzzing without), each run with other seeds and in another order."
+	echo "Every line but the demo and fuzzing ran with the race detector; each run has the tests in another order, and those"
+	echo "that look at random cases (test/seeds) at others. A failure says its seed."
 	echo
 	echo "| what | runs (fuzzing: inputs) | took | result |"
 	echo "|---|---|---|---|"
