@@ -50,7 +50,8 @@ func (d *driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCa
 	d.asked.Add(1)
 	return &csi.ControllerGetCapabilitiesResponse{Capabilities: []*csi.ControllerServiceCapability{{
 		Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{
-			Type: csi.ControllerServiceCapability_RPC_GET_CAPACITY}},
+			Type: csi.ControllerServiceCapability_RPC_GET_CAPACITY,
+		}},
 	}}}, nil
 }
 
@@ -58,7 +59,8 @@ func (d *driver) GetPluginCapabilities(context.Context, *csi.GetPluginCapabiliti
 	d.asked.Add(1)
 	return &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{{
 		Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{
-			Type: csi.PluginCapability_Service_CONTROLLER_SERVICE}},
+			Type: csi.PluginCapability_Service_CONTROLLER_SERVICE,
+		}},
 	}}}, nil
 }
 

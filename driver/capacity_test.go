@@ -56,7 +56,7 @@ func TestWatch(t *testing.T) {
 		go func() { defer close(done); source.Watch(ctx, clock.RealClock{}, time.Minute) }()
 		defer func() { stop(); <-done }()
 		signalled := func() bool {
-			time.Sleep(time.Minute) // of the bubble's clock
+			time.Sleep(time.Minute) //nolint:forbidigo // on the bubble's clock, which stands still for others
 			synctest.Wait()
 			select {
 			case <-source.Changed():

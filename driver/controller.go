@@ -17,13 +17,14 @@ import (
 
 // ControllerGetCapabilities implements csi.ControllerServer.
 func (d *Driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
-	var caps []*csi.ControllerServiceCapability
-	for _, t := range []csi.ControllerServiceCapability_RPC_Type{
+	types := []csi.ControllerServiceCapability_RPC_Type{
 		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
 		csi.ControllerServiceCapability_RPC_GET_CAPACITY,
 		csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
 		csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
-	} {
+	}
+	caps := make([]*csi.ControllerServiceCapability, 0, len(types))
+	for _, t := range types {
 		caps = append(caps, &csi.ControllerServiceCapability{Type: &csi.ControllerServiceCapability_Rpc{
 			Rpc: &csi.ControllerServiceCapability_RPC{Type: t},
 		}})
@@ -229,12 +230,12 @@ func (d *Driver) GetCapacity(ctx context.Context, req *csi.GetCapacityRequest) (
 	}
 	p, err := d.poolNamed(poolName)
 	if err != nil {
-		return &csi.GetCapacityResponse{}, nil
+		return &csi.GetCapacityResponse{}, nil //nolint:nilerr // a pool that is not here has no room here
 	}
 	var u use
 	if caps := req.GetVolumeCapabilities(); len(caps) > 0 {
 		if u, err = useOfAll(caps); err != nil {
-			return &csi.GetCapacityResponse{}, nil
+			return &csi.GetCapacityResponse{}, nil //nolint:nilerr // for a use that is refused there is no room
 		}
 	}
 	if t := req.GetAccessibleTopology(); t != nil {

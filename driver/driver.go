@@ -72,21 +72,21 @@ var (
 func New(c Config) (*Driver, error) {
 	var errs []error
 	if c.NodeID == "" {
-		errs = append(errs, errors.New("NodeID: must be the node's name"))
+		errs = append(errs, errors.New("field NodeID: must be the node's name"))
 	}
 	if c.Host == nil {
-		errs = append(errs, errors.New("Host: must be given"))
+		errs = append(errs, errors.New("field Host: must be given"))
 	}
 	if len(c.Pools) == 0 {
-		errs = append(errs, errors.New("Pools: at least one pool is needed to put volumes into"))
+		errs = append(errs, errors.New("field Pools: at least one pool is needed to put volumes into"))
 	}
 	if c.MaxVolumes < 0 {
-		errs = append(errs, fmt.Errorf("MaxVolumes: %d is below 0; 0 means no limit", c.MaxVolumes))
+		errs = append(errs, fmt.Errorf("field MaxVolumes: %d is below 0; 0 means no limit", c.MaxVolumes))
 	}
 	names, uuids := make(map[string]bool), make(map[string]bool)
 	for _, p := range c.Pools {
 		if names[p.Name()] || uuids[p.UUID()] {
-			errs = append(errs, fmt.Errorf("Pools: %q (%s) is there twice", p.Name(), p.UUID()))
+			errs = append(errs, fmt.Errorf("field Pools: %q (%s) is there twice", p.Name(), p.UUID()))
 		}
 		names[p.Name()], uuids[p.UUID()] = true, true
 	}

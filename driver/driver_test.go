@@ -70,8 +70,10 @@ func TestNodeGetInfo(t *testing.T) {
 		t.Errorf("info (-want +got):\n%s", diff)
 	}
 
-	d, err := driver.New(driver.Config{NodeID: "n", Pools: []pool.Pool{w.pool}, Host: w.host,
-		Topology: func(context.Context) (map[string]string, error) { return nil, errors.New("no zone yet") }})
+	d, err := driver.New(driver.Config{
+		NodeID: "n", Pools: []pool.Pool{w.pool}, Host: w.host,
+		Topology: func(context.Context) (map[string]string, error) { return nil, errors.New("no zone yet") },
+	})
 	w.must(err)
 	_, err = d.NodeGetInfo(t.Context(), nil)
 	wantCode(t, "a node without its labels", err, codes.Unavailable)

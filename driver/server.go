@@ -67,8 +67,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	force := time.AfterFunc(stopPatience, server.Stop)
 	defer force.Stop()
 	server.GracefulStop()
-	<-served
-	return err
+	return errors.Join(err, <-served)
 }
 
 // Close takes the socket away; it is for a Server that Serve was not called on.
@@ -104,11 +103,11 @@ func listen(ctx context.Context, file string) (net.Listener, os.FileInfo, error)
 	case err != nil:
 		return nil, nil, err
 	case info.Mode().Type() != os.ModeSocket:
-		return nil, nil, fmt.Errorf("there is a file that is no socket; remove it")
+		return nil, nil, errors.New("there is a file that is no socket; remove it")
 	default:
 		if conn, err := new(net.Dialer).DialContext(ctx, "unix", file); err == nil {
 			conn.Close()
-			return nil, nil, fmt.Errorf("another process serves there")
+			return nil, nil, errors.New("another process serves there")
 		}
 		if err := os.Remove(file); err != nil {
 			return nil, nil, err

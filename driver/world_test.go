@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -43,8 +44,8 @@ func (w *world) sweep() {
 	ctx := context.Background()
 	mounts, err := w.host.MountsUnder(w.root)
 	w.must(err)
-	for i := len(mounts) - 1; i >= 0; i-- {
-		w.must(w.host.Unmount(ctx, mounts[i].Target))
+	for _, mount := range slices.Backward(mounts) {
+		w.must(w.host.Unmount(ctx, mount.Target))
 	}
 	loops, err := w.host.LoopsUnder(w.root)
 	w.must(err)
@@ -105,8 +106,10 @@ func (w *world) clean(when string) {
 		return err
 	}))
 	left := map[string]any{"mounts": len(mounts), "loops": len(loops), "files": files, "target": exists(w.target())}
-	want := map[string]any{"mounts": 0, "loops": 0, "target": false,
-		"files": []string{"pool/allocations.json", "pool/lock", "pool/pool.json"}}
+	want := map[string]any{
+		"mounts": 0, "loops": 0, "target": false,
+		"files": []string{"pool/allocations.json", "pool/lock", "pool/pool.json"},
+	}
 	if diff := cmp.Diff(want, left); diff != "" {
 		w.t.Errorf("%s, what is left on the node (-want +got):\n%s", when, diff)
 	}
@@ -206,8 +209,11 @@ type step struct {
 
 func (l *life) up() []step {
 	return []step{
-		{"CreateVolume", l.create}, {"NodeStageVolume", l.stage}, {"NodePublishVolume", l.publish},
-		{"ControllerExpandVolume", l.grow}, {"NodeExpandVolume", l.growOnNode},
+		{"CreateVolume", l.create},
+		{"NodeStageVolume", l.stage},
+		{"NodePublishVolume", l.publish},
+		{"ControllerExpandVolume", l.grow},
+		{"NodeExpandVolume", l.growOnNode},
 	}
 }
 

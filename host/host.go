@@ -143,7 +143,7 @@ type Filesystems interface {
 }
 
 // Files does to files what package os cannot.
-type Files interface {
+type Files interface { //nolint:interfacebloat // one contract, one fake, one conformance suite; callers ask for less
 	// Allocate makes file at least size bytes long, with every byte's space
 	// taken from the filesystem (fallocate), durably. It creates the file with
 	// mode 0600; it never shrinks one. Too little space leaves the file as it

@@ -115,10 +115,10 @@ func readLoop(device string) (Loop, bool) {
 		return Loop{}, false
 	}
 	l := Loop{Device: device, File: strings.TrimSuffix(string(name), "\n"), Size: n * 512}
-	if strings.HasSuffix(l.File, deletedMark) {
+	if before, ok := strings.CutSuffix(l.File, deletedMark); ok {
 		// A file may really be called so.
 		if _, err := os.Lstat(l.File); errors.Is(err, os.ErrNotExist) {
-			l.File, l.FileGone = strings.TrimSuffix(l.File, deletedMark), true
+			l.File, l.FileGone = before, true
 		}
 	}
 	return l, true

@@ -28,18 +28,18 @@ func must(t *testing.T, err error) {
 }
 
 // mountedExt4 is a real ext4 filesystem of 16 MiB, mounted.
-func mountedExt4(t *testing.T, h *host.System, options ...string) (file, device, dir string) {
+func mountedExt4(t *testing.T, h *host.System, options ...string) (device, dir string) {
 	t.Helper()
-	file, device = hosttest.Device(t, h, 16*mib)
+	_, device = hosttest.Device(t, h, 16*mib)
 	dir = hosttest.Folder(t, h)
 	must(t, h.Format(t.Context(), device, "ext4", nil))
 	must(t, h.MountFilesystem(t.Context(), device, dir, "ext4", options))
-	return file, device, dir
+	return device, dir
 }
 
 func TestReadOnlyBindIsTheKernels(t *testing.T) {
 	h := host.New(host.Options{})
-	_, _, dir := mountedExt4(t, h, "nosuid", "nodev")
+	_, dir := mountedExt4(t, h, "nosuid", "nodev")
 	target := hosttest.Folder(t, h)
 	must(t, h.BindMount(t.Context(), dir, target, true))
 	if err := os.WriteFile(filepath.Join(target, "f"), nil, 0o600); !errors.Is(err, syscall.EROFS) {
@@ -56,7 +56,7 @@ func TestReadOnlyBindIsTheKernels(t *testing.T) {
 
 func TestUnmountBusyByAnOpenFile(t *testing.T) {
 	h := host.New(host.Options{})
-	_, _, dir := mountedExt4(t, h)
+	_, dir := mountedExt4(t, h)
 	f, err := os.Create(filepath.Join(dir, "f"))
 	must(t, err)
 	if err := h.Unmount(t.Context(), dir); !errors.Is(err, syscall.EBUSY) {
@@ -83,7 +83,7 @@ func TestUnmountTakesTheWholeStack(t *testing.T) {
 // points to.
 func TestUnmountDoesNotFollow(t *testing.T) {
 	h := host.New(host.Options{})
-	_, _, dir := mountedExt4(t, h)
+	_, dir := mountedExt4(t, h)
 	link := filepath.Join(t.TempDir(), "link")
 	must(t, os.Symlink(dir, link))
 	must(t, h.Unmount(t.Context(), link))
@@ -94,7 +94,7 @@ func TestUnmountDoesNotFollow(t *testing.T) {
 
 func TestMountsThroughALinkedFolder(t *testing.T) {
 	h := host.New(host.Options{})
-	_, device, dir := mountedExt4(t, h)
+	device, dir := mountedExt4(t, h)
 	link := filepath.Join(t.TempDir(), "link")
 	must(t, os.Symlink(filepath.Dir(dir), link))
 	m, ok, err := h.MountAt(filepath.Join(link, filepath.Base(dir)))
@@ -195,7 +195,7 @@ func TestAllocateTakesTheSpace(t *testing.T) {
 // disk had some.
 func TestAllocateOnAFullDisk(t *testing.T) {
 	h := host.New(host.Options{})
-	_, _, dir := mountedExt4(t, h)
+	_, dir := mountedExt4(t, h)
 	before, err := h.Statfs(dir)
 	must(t, err)
 	old := filepath.Join(dir, "old")

@@ -64,8 +64,7 @@ func (s *System) tool(ctx context.Context, name string, args ...string) ([]byte,
 		return nil, fmt.Errorf("%s: %w", name, ctxErr)
 	}
 	code := -1
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		code = exit.ExitCode()
 	}
 	return stdout.Bytes(), &toolError{tool: name, code: code, output: tail(stdout.String()+"\n"+stderr.String(), toolOutputMax), err: err}
@@ -73,8 +72,7 @@ func (s *System) tool(ctx context.Context, name string, args ...string) ([]byte,
 
 // exitCode is the exit code in a tool's error; -1 if it did not exit by itself.
 func exitCode(err error) int {
-	var t *toolError
-	if errors.As(err, &t) {
+	if t, ok := errors.AsType[*toolError](err); ok {
 		return t.code
 	}
 	return -1

@@ -111,8 +111,10 @@ func (c *cluster) register() {
 	told := make(chan registrar.Status, 16)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- registrar.Serve(ctx, registrar.Announcement{Dir: c.agent.PluginDir(), Driver: driverName, Endpoint: c.endpoint(),
-			OnStatus: func(_ context.Context, s registrar.Status) { told <- s }})
+		ended <- registrar.Serve(ctx, registrar.Announcement{
+			Dir: c.agent.PluginDir(), Driver: driverName, Endpoint: c.endpoint(),
+			OnStatus: func(_ context.Context, s registrar.Status) { told <- s },
+		})
 	}()
 	once := false
 	c.unreg = func() {
@@ -156,8 +158,10 @@ func (c *cluster) claim(name string, change func(*corev1.PersistentVolumeClaim, 
 	pvc := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("claim-" + name)},
 		Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "pv-" + name},
-		Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound,
-			Capacity: corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(gib, resource.BinarySI)}},
+		Status: corev1.PersistentVolumeClaimStatus{
+			Phase:    corev1.ClaimBound,
+			Capacity: corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(gib, resource.BinarySI)},
+		},
 	}
 	pv := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: "pv-" + name},
@@ -165,7 +169,8 @@ func (c *cluster) claim(name string, change func(*corev1.PersistentVolumeClaim, 
 			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			ClaimRef:    &corev1.ObjectReference{Namespace: "default", Name: name, UID: pvc.UID},
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
-				Driver: driverName, VolumeHandle: "h-" + name, FSType: "ext4"}},
+				Driver: driverName, VolumeHandle: "h-" + name, FSType: "ext4",
+			}},
 		},
 	}
 	if change != nil {
@@ -189,7 +194,8 @@ func (c *cluster) pod(name string, claims ...string) *podvolumesv1.PodRef {
 	}
 	for _, claim := range claims {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "v-" + claim, VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}})
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+		}})
 		pod.Spec.Containers[0].VolumeMounts = append(pod.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: "v-" + claim, MountPath: "/" + claim})
 	}
 	if _, err := c.api.CoreV1().Pods("default").Create(c.t.Context(), pod, metav1.CreateOptions{}); err != nil {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	podvolumesv1 "github.com/berth-storage/berth/nodeagent/podvolumes/v1"
+	"github.com/berth-storage/berth/test/seeds"
 )
 
 // TestCrowd lives many pods at once on shared and own volumes, with a driver
@@ -19,7 +20,7 @@ import (
 func TestCrowd(t *testing.T) {
 	c := newCluster(t)
 	var mu sync.Mutex
-	random, failures := rand.New(rand.NewPCG(1, 2)), 12
+	random, failures := rand.New(rand.NewPCG(1+seeds.First(t), 2)), 12
 	c.driver.Hook = func(_ string, after bool) error {
 		mu.Lock()
 		defer mu.Unlock()

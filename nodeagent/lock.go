@@ -38,7 +38,7 @@ func refuseKubelet(ctx context.Context, root string) error {
 	d := net.Dialer{Timeout: time.Second}
 	conn, err := d.DialContext(ctx, "unix", path)
 	if err != nil {
-		return nil // nobody there, or a socket that a kubelet left
+		return nil //nolint:nilerr // nobody there, or a socket that a kubelet left
 	}
 	return errors.Join(
 		fmt.Errorf("a kubelet answers on %s and owns this node's volumes; use --mode=kubelet, or another root", path),

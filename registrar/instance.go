@@ -84,7 +84,7 @@ func (i *instance) run(watch context.Context) {
 		<-i.before.done
 		i.before = nil // lets the chain of earlier instances be collected
 	}
-	logger := klog.FromContext(ctx).WithValues("socket", i.path)
+	logger := klog.FromContext(ctx).WithValues("socket", i.path) //nolint:contextcheck // the instance ends before the watch does
 	defer i.leave(watch)
 	wait := firstBackoff
 	for attempt := 1; ; attempt++ {

@@ -80,7 +80,7 @@ func startPlugin(t *testing.T, socket string, info *registerapi.PluginInfo) *plu
 	}
 	p := &plugin{info: info, told: make(chan Status, 16), server: grpc.NewServer()}
 	registerapi.RegisterRegistrationServer(p.server, p)
-	go p.server.Serve(l) //nolint:errcheck // ends with Stop
+	go p.server.Serve(l)
 	t.Cleanup(p.server.Stop)
 	return p
 }
@@ -368,8 +368,10 @@ func TestServeTowardsWatcher(t *testing.T) {
 	awaitPath(t, dir)
 	told := make(chan Status, 4)
 	again := make(chan struct{})
-	a := Announcement{Dir: dir, Driver: "a.example", Endpoint: "/drivers/a.example", Again: again,
-		OnStatus: func(_ context.Context, s Status) { told <- s }}
+	a := Announcement{
+		Dir: dir, Driver: "a.example", Endpoint: "/drivers/a.example", Again: again,
+		OnStatus: func(_ context.Context, s Status) { told <- s },
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- Serve(ctx, a) }()
@@ -444,7 +446,7 @@ func TestServeAndWhatIsInItsWay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a := Announcement{Dir: shortDir(t), Driver: "a.example", Endpoint: "/e"}
 			c.prepare(t, a.SocketPath())
-			listener, _, err := ListenPrivate(a.SocketPath())
+			listener, _, err := ListenPrivate(t.Context(), a.SocketPath())
 			if (err != nil) != (c.wantError != "") || err != nil && !strings.Contains(err.Error(), c.wantError) {
 				t.Fatalf("%s: error %v, want %q", c.reason, err, c.wantError)
 			}

@@ -73,12 +73,12 @@ func Serve(ctx context.Context, a Announcement) error {
 // serveOnce serves one socket. It reports true when the socket was removed, or
 // is to be made again, while ctx still runs.
 func (a Announcement) serveOnce(ctx context.Context, watch *fsnotify.Watcher) (bool, error) {
-	listener, mine, err := ListenPrivate(a.SocketPath())
+	listener, mine, err := ListenPrivate(ctx, a.SocketPath())
 	if err != nil {
 		return false, err
 	}
 	server := grpc.NewServer()
-	registerapi.RegisterRegistrationServer(server, announcer{a: a, ctx: ctx})
+	registerapi.RegisterRegistrationServer(server, announcer{a: a, logger: klog.FromContext(ctx)})
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	defer func() {
@@ -97,8 +97,9 @@ func (a Announcement) serveOnce(ctx context.Context, watch *fsnotify.Watcher) (b
 			if !open {
 				return false, errors.New("the watch of the folder ended")
 			}
-		case <-watch.Errors:
+		case err := <-watch.Errors:
 			// An overflow may have hidden a removal: look, as after any event.
+			klog.FromContext(ctx).V(2).Info("watch of the folder was disturbed", "err", err)
 		}
 		switch now, err := os.Lstat(a.SocketPath()); {
 		case errors.Is(err, fs.ErrNotExist):
@@ -127,8 +128,8 @@ func (a Announcement) unlink(ctx context.Context, mine fs.FileInfo) {
 // announcer is the gRPC side of an Announcement.
 type announcer struct {
 	registerapi.UnimplementedRegistrationServer
-	a   Announcement
-	ctx context.Context // of Serve: carries the logger to the callback
+	a      Announcement
+	logger klog.Logger // of Serve: a call's own context has none
 }
 
 // GetInfo implements registerapi.RegistrationServer.
@@ -142,12 +143,12 @@ func (s announcer) GetInfo(context.Context, *registerapi.InfoRequest) (*register
 }
 
 // NotifyRegistrationStatus implements registerapi.RegistrationServer.
-func (s announcer) NotifyRegistrationStatus(_ context.Context, r *registerapi.RegistrationStatus) (*registerapi.RegistrationStatusResponse, error) {
+func (s announcer) NotifyRegistrationStatus(ctx context.Context, r *registerapi.RegistrationStatus) (*registerapi.RegistrationStatusResponse, error) {
 	if !r.GetPluginRegistered() {
-		klog.FromContext(s.ctx).Info("driver registration was refused", "driver", s.a.Driver, "reason", r.GetError())
+		s.logger.Info("driver registration was refused", "driver", s.a.Driver, "reason", r.GetError())
 	}
 	if s.a.OnStatus != nil {
-		s.a.OnStatus(s.ctx, Status{Registered: r.GetPluginRegistered(), Message: r.GetError()})
+		s.a.OnStatus(klog.NewContext(ctx, s.logger), Status{Registered: r.GetPluginRegistered(), Message: r.GetError()})
 	}
 	return &registerapi.RegistrationStatusResponse{}, nil
 }

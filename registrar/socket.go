@@ -1,6 +1,7 @@
 package registrar
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -23,8 +24,8 @@ const socketMode fs.FileMode = 0o600
 //
 // Closing the listener leaves the socket, since by then the name may be
 // another's; the caller compares with the returned info before it removes it.
-func ListenPrivate(path string) (net.Listener, fs.FileInfo, error) {
-	if err := removeStale(path); err != nil {
+func ListenPrivate(ctx context.Context, path string) (net.Listener, fs.FileInfo, error) {
+	if err := removeStale(ctx, path); err != nil {
 		return nil, nil, err
 	}
 	hidden := hiddenName(path)
@@ -67,7 +68,7 @@ func nameSocket(hidden, path string) (fs.FileInfo, error) {
 
 // removeStale clears the way for a socket at path. Only a socket that nobody
 // answers on is removed.
-func removeStale(path string) error {
+func removeStale(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -78,7 +79,7 @@ func removeStale(path string) error {
 	if info.Mode().Type() != fs.ModeSocket {
 		return fmt.Errorf("%s is not a socket; remove it if nobody needs it", path)
 	}
-	conn, err := net.DialTimeout("unix", path, time.Second)
+	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", path)
 	if err == nil {
 		conn.Close()
 		return fmt.Errorf("%s is served by another process; only one may", path)

@@ -174,12 +174,14 @@ func TestStaleCache(t *testing.T) {
 		cached []client.Object
 	}{
 		"creation unseen": {"the object exists already", []client.Object{makeNode(), makeClass("a", volume.DriverName)}},
-		"update unseen": {"the object is newer than the cache", []client.Object{makeNode(), makeClass("a", volume.DriverName),
+		"update unseen": {"the object is newer than the cache", []client.Object{
+			makeNode(), makeClass("a", volume.DriverName),
 			func() client.Object {
 				o := object("a", volume.PoolCapacity{Pool: "old"})
 				o.ResourceVersion = "77"
 				return o
-			}()}},
+			}(),
+		}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/berth-storage/berth/controller/scope"
 	"github.com/berth-storage/berth/volume"
@@ -38,8 +37,8 @@ func TestBuildObject(t *testing.T) {
 		},
 		StorageClassName:  "fast",
 		NodeTopology:      &metav1.LabelSelector{MatchLabels: map[string]string{"topology.berth.dev/node": "n1"}},
-		Capacity:          ptr.To(resource.MustParse("1Gi")),
-		MaximumVolumeSize: ptr.To(resource.MustParse("1Mi")),
+		Capacity:          new(resource.MustParse("1Gi")),
+		MaximumVolumeSize: new(resource.MustParse("1Mi")),
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -74,16 +73,24 @@ func TestPlan(t *testing.T) {
 		"first":        {reason: "an object per class", wanted: []*storagev1.CSIStorageCapacity{object("a", one), object("b", one)}, want: [3]string{"a b"}},
 		"unchanged":    {reason: "written only on change", published: []*storagev1.CSIStorageCapacity{object("fast", one)}, wanted: []*storagev1.CSIStorageCapacity{object("fast", one)}},
 		"others' keys": {reason: "what others added is theirs", published: []*storagev1.CSIStorageCapacity{foreign}, wanted: []*storagev1.CSIStorageCapacity{object("fast", one)}},
-		"count": {reason: "an equal capacity after another allocation says something new",
-			published: []*storagev1.CSIStorageCapacity{object("fast", one)}, wanted: []*storagev1.CSIStorageCapacity{object("fast", two)}, want: [3]string{"", "fast"}},
-		"pool gone": {reason: "the annotations of a pool that is gone go too",
-			published: []*storagev1.CSIStorageCapacity{object("fast", one)}, wanted: []*storagev1.CSIStorageCapacity{object("fast", volume.PoolCapacity{})}, want: [3]string{"", "fast"}},
+		"count": {
+			reason:    "an equal capacity after another allocation says something new",
+			published: []*storagev1.CSIStorageCapacity{object("fast", one)}, wanted: []*storagev1.CSIStorageCapacity{object("fast", two)}, want: [3]string{"", "fast"},
+		},
+		"pool gone": {
+			reason:    "the annotations of a pool that is gone go too",
+			published: []*storagev1.CSIStorageCapacity{object("fast", one)}, wanted: []*storagev1.CSIStorageCapacity{object("fast", volume.PoolCapacity{})}, want: [3]string{"", "fast"},
+		},
 		"owner":    {reason: "an object without its owner would outlive the node", published: []*storagev1.CSIStorageCapacity{unowned}, wanted: []*storagev1.CSIStorageCapacity{object("fast", one)}, want: [3]string{"", "fast"}},
 		"obsolete": {reason: "the class is gone", published: []*storagev1.CSIStorageCapacity{object("fast", one)}, want: [3]string{"", "", "fast"}},
-		"moved": {reason: "the topology cannot be changed in place",
-			published: []*storagev1.CSIStorageCapacity{moved}, wanted: []*storagev1.CSIStorageCapacity{object("fast", one)}, want: [3]string{"fast", "", "fast"}},
-		"unread": {reason: "what gave no answer stays as it is",
-			published: []*storagev1.CSIStorageCapacity{object("fast", one)}, kept: []string{"fast"}},
+		"moved": {
+			reason:    "the topology cannot be changed in place",
+			published: []*storagev1.CSIStorageCapacity{moved}, wanted: []*storagev1.CSIStorageCapacity{object("fast", one)}, want: [3]string{"fast", "", "fast"},
+		},
+		"unread": {
+			reason:    "what gave no answer stays as it is",
+			published: []*storagev1.CSIStorageCapacity{object("fast", one)}, kept: []string{"fast"},
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -3,7 +3,6 @@ package claimwatch
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -167,7 +166,7 @@ func TestBacklogEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failing := interceptor.NewClient(csitest.API(), interceptor.Funcs{
 			List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
-				return fmt.Errorf("disturbed")
+				return errors.New("disturbed")
 			},
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)

@@ -18,7 +18,7 @@ import (
 	"fmt"
 	"time"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedv1 "k8s.io/client-go/kubernetes/typed/admissionregistration/v1"
@@ -117,7 +117,7 @@ func orNil[T any](o *T, err error) (*T, error) {
 }
 
 // decide judges policy and binding; each is nil if it does not exist.
-func decide(node string, policy *admissionv1.MutatingAdmissionPolicy, binding *admissionv1.MutatingAdmissionPolicyBinding) Choice {
+func decide(node string, policy *admissionregistrationv1.MutatingAdmissionPolicy, binding *admissionregistrationv1.MutatingAdmissionPolicyBinding) Choice {
 	all := func(why string) Choice { return Choice{Claims: scope.AllClaims, Why: why} }
 	if _, ok := volume.ClaimLabelValue(node); !ok {
 		return all(longName(node))
@@ -139,7 +139,7 @@ func decide(node string, policy *admissionv1.MutatingAdmissionPolicy, binding *a
 }
 
 // narrowed reports whether m leaves out some objects of the kinds that it names.
-func narrowed(m *admissionv1.MatchResources) bool {
+func narrowed(m *admissionregistrationv1.MatchResources) bool {
 	return m != nil && (selects(m.NamespaceSelector) || selects(m.ObjectSelector) || len(m.ExcludeResourceRules) > 0)
 }
 

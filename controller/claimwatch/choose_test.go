@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	admissionv1 "k8s.io/api/admissionregistration/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -22,16 +22,16 @@ import (
 func day() metav1.Time { return metav1.NewTime(time.Unix(1_800_000_000, 0)) }
 
 // shipped is the policy and its binding as an API server returns them.
-func shipped() (*admissionv1.MutatingAdmissionPolicy, *admissionv1.MutatingAdmissionPolicyBinding) {
-	return &admissionv1.MutatingAdmissionPolicy{
+func shipped() (*admissionregistrationv1.MutatingAdmissionPolicy, *admissionregistrationv1.MutatingAdmissionPolicyBinding) {
+	return &admissionregistrationv1.MutatingAdmissionPolicy{
 			ObjectMeta: metav1.ObjectMeta{Name: volume.ClaimLabelPolicy, CreationTimestamp: day()},
-			Spec: admissionv1.MutatingAdmissionPolicySpec{MatchConstraints: &admissionv1.MatchResources{
+			Spec: admissionregistrationv1.MutatingAdmissionPolicySpec{MatchConstraints: &admissionregistrationv1.MatchResources{
 				NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{},
-				ResourceRules: []admissionv1.NamedRuleWithOperations{{}},
+				ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{}},
 			}},
-		}, &admissionv1.MutatingAdmissionPolicyBinding{
+		}, &admissionregistrationv1.MutatingAdmissionPolicyBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: volume.ClaimLabelPolicy, CreationTimestamp: metav1.NewTime(day().Add(time.Hour))},
-			Spec:       admissionv1.MutatingAdmissionPolicyBindingSpec{PolicyName: volume.ClaimLabelPolicy},
+			Spec:       admissionregistrationv1.MutatingAdmissionPolicyBindingSpec{PolicyName: volume.ClaimLabelPolicy},
 		}
 }
 
@@ -41,7 +41,7 @@ func TestChoose(t *testing.T) {
 		reason  string
 		mode    Mode
 		node    string
-		change  func(*admissionv1.MutatingAdmissionPolicy, *admissionv1.MutatingAdmissionPolicyBinding)
+		change  func(*admissionregistrationv1.MutatingAdmissionPolicy, *admissionregistrationv1.MutatingAdmissionPolicyBinding)
 		without string // kind that does not exist
 		want    scope.Claims
 	}{
@@ -52,21 +52,21 @@ func TestChoose(t *testing.T) {
 		"long":       {reason: "the policy leaves the label off", node: strings.Repeat("n", 64), want: scope.AllClaims},
 		"no policy":  {reason: "nobody keeps the label", without: "policy", want: scope.AllClaims},
 		"no binding": {reason: "a policy without a binding does nothing", without: "binding", want: scope.AllClaims},
-		"other binding": {reason: "the binding is another policy's", want: scope.AllClaims, change: func(_ *admissionv1.MutatingAdmissionPolicy, b *admissionv1.MutatingAdmissionPolicyBinding) {
+		"other binding": {reason: "the binding is another policy's", want: scope.AllClaims, change: func(_ *admissionregistrationv1.MutatingAdmissionPolicy, b *admissionregistrationv1.MutatingAdmissionPolicyBinding) {
 			b.Spec.PolicyName = "other"
 		}},
-		"going": {reason: "a policy that is being deleted", want: scope.AllClaims, change: func(p *admissionv1.MutatingAdmissionPolicy, _ *admissionv1.MutatingAdmissionPolicyBinding) {
+		"going": {reason: "a policy that is being deleted", want: scope.AllClaims, change: func(p *admissionregistrationv1.MutatingAdmissionPolicy, _ *admissionregistrationv1.MutatingAdmissionPolicyBinding) {
 			now := day()
 			p.DeletionTimestamp, p.Finalizers = &now, []string{"x"}
 		}},
-		"namespaces": {reason: "claims elsewhere have no label", want: scope.AllClaims, change: func(_ *admissionv1.MutatingAdmissionPolicy, b *admissionv1.MutatingAdmissionPolicyBinding) {
-			b.Spec.MatchResources = &admissionv1.MatchResources{NamespaceSelector: some}
+		"namespaces": {reason: "claims elsewhere have no label", want: scope.AllClaims, change: func(_ *admissionregistrationv1.MutatingAdmissionPolicy, b *admissionregistrationv1.MutatingAdmissionPolicyBinding) {
+			b.Spec.MatchResources = &admissionregistrationv1.MatchResources{NamespaceSelector: some}
 		}},
-		"objects": {reason: "the policy itself is restricted", want: scope.AllClaims, change: func(p *admissionv1.MutatingAdmissionPolicy, _ *admissionv1.MutatingAdmissionPolicyBinding) {
+		"objects": {reason: "the policy itself is restricted", want: scope.AllClaims, change: func(p *admissionregistrationv1.MutatingAdmissionPolicy, _ *admissionregistrationv1.MutatingAdmissionPolicyBinding) {
 			p.Spec.MatchConstraints.ObjectSelector = some
 		}},
-		"unrestricted": {reason: "an API server fills in selectors that select all", want: scope.LabelledClaims, change: func(_ *admissionv1.MutatingAdmissionPolicy, b *admissionv1.MutatingAdmissionPolicyBinding) {
-			b.Spec.MatchResources = &admissionv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{}}
+		"unrestricted": {reason: "an API server fills in selectors that select all", want: scope.LabelledClaims, change: func(_ *admissionregistrationv1.MutatingAdmissionPolicy, b *admissionregistrationv1.MutatingAdmissionPolicyBinding) {
+			b.Spec.MatchResources = &admissionregistrationv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{}}
 		}},
 	}
 	for name, tc := range cases {
@@ -111,7 +111,7 @@ func TestChooseUnknown(t *testing.T) {
 		policy, binding := shipped()
 		api := fake.NewClientset(policy, binding)
 		api.PrependReactor("get", resource, func(clienttesting.Action) (bool, runtime.Object, error) {
-			return true, nil, apierrors.NewForbidden(admissionv1.Resource(resource), volume.ClaimLabelPolicy, nil)
+			return true, nil, apierrors.NewForbidden(admissionregistrationv1.Resource(resource), volume.ClaimLabelPolicy, nil)
 		})
 		got, err := Choose(context.Background(), api.AdmissionregistrationV1(), Auto, "n1")
 		if !apierrors.IsForbidden(err) {

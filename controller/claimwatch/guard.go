@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"golang.org/x/sync/errgroup"
-	admissionv1 "k8s.io/api/admissionregistration/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -53,7 +53,7 @@ func (g *Guard) watches() []watched {
 	group := g.Client.AdmissionregistrationV1()
 	policies, bindings := group.MutatingAdmissionPolicies(), group.MutatingAdmissionPolicyBindings()
 	return []watched{
-		{kind: &admissionv1.MutatingAdmissionPolicy{}, lw: g.listWatch(cache.ListWatch{
+		{kind: &admissionregistrationv1.MutatingAdmissionPolicy{}, lw: g.listWatch(cache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 				return policies.List(ctx, named(o))
 			},
@@ -61,7 +61,7 @@ func (g *Guard) watches() []watched {
 				return policies.Watch(ctx, named(o))
 			},
 		})},
-		{kind: &admissionv1.MutatingAdmissionPolicyBinding{}, lw: g.listWatch(cache.ListWatch{
+		{kind: &admissionregistrationv1.MutatingAdmissionPolicyBinding{}, lw: g.listWatch(cache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 				return bindings.List(ctx, named(o))
 			},

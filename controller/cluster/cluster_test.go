@@ -27,21 +27,33 @@ func TestAssign(t *testing.T) {
 		want       string
 		wantEvents []string
 	}{
-		"waits": {reason: "an immediate claim of the driver gets a node", want: "a",
-			wantEvents: []string{"Normal NodeAssigned node a is to provide the volume"}},
-		"another driver": {reason: "other drivers have their own provisioners",
-			change: func(c *corev1.PersistentVolumeClaim) { c.Annotations[volume.AnnStorageProvisioner] = "other" }},
-		"class binds late": {reason: "the scheduler chooses for classes that wait for a pod",
-			change: func(c *corev1.PersistentVolumeClaim) { *c.Spec.StorageClassName = "later" }},
-		"no class": {reason: "without its class a claim waits for it",
-			change: func(c *corev1.PersistentVolumeClaim) { *c.Spec.StorageClassName = "none" }},
-		"bound": {reason: "a bound claim has its volume",
-			change: func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "pv" }},
+		"waits": {
+			reason: "an immediate claim of the driver gets a node", want: "a",
+			wantEvents: []string{"Normal NodeAssigned node a is to provide the volume"},
+		},
+		"another driver": {
+			reason: "other drivers have their own provisioners",
+			change: func(c *corev1.PersistentVolumeClaim) { c.Annotations[volume.AnnStorageProvisioner] = "other" },
+		},
+		"class binds late": {
+			reason: "the scheduler chooses for classes that wait for a pod",
+			change: func(c *corev1.PersistentVolumeClaim) { *c.Spec.StorageClassName = "later" },
+		},
+		"no class": {
+			reason: "without its class a claim waits for it",
+			change: func(c *corev1.PersistentVolumeClaim) { *c.Spec.StorageClassName = "none" },
+		},
+		"bound": {
+			reason: "a bound claim has its volume",
+			change: func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "pv" },
+		},
 		"made": {reason: "the volume exists and is about to be bound", others: []client.Object{makeVolume(makeClaim("data", gi), "a", 1)}},
-		"deleting": {reason: "nothing is made for a claim that goes",
+		"deleting": {
+			reason: "nothing is made for a claim that goes",
 			change: func(c *corev1.PersistentVolumeClaim) {
 				c.DeletionTimestamp, c.Finalizers = &metav1.Time{Time: time.Unix(1, 0)}, []string{"x/y"}
-			}},
+			},
+		},
 		"selector": {reason: "what provisioning refuses holds no space", change: func(c *corev1.PersistentVolumeClaim) {
 			c.Spec.Selector = &metav1.LabelSelector{}
 		}, wantEvents: []string{"Warning ProvisioningFailed spec.selector asks for an existing volume; remove it to have one provisioned"}},
@@ -89,8 +101,10 @@ func TestRelease(t *testing.T) {
 		"made":      {reason: "with a volume the claim belongs to the node", cached: []client.Object{makeVolume(makeClaim("data", gi), "gone", 1)}, want: "gone"},
 		"just made": {reason: "a volume that the cache does not know counts", live: []client.Object{makeVolume(makeClaim("data", gi), "gone", 1)}, want: "gone"},
 		"bound":     {reason: "a bound claim needs no node", change: func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "pv" }, want: "gone"},
-		"another driver": {reason: "others' claims are theirs",
-			change: func(c *corev1.PersistentVolumeClaim) { c.Annotations[volume.AnnStorageProvisioner] = "other" }, want: "gone"},
+		"another driver": {
+			reason: "others' claims are theirs",
+			change: func(c *corev1.PersistentVolumeClaim) { c.Annotations[volume.AnnStorageProvisioner] = "other" }, want: "gone",
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -48,9 +48,9 @@ func (c cause) sentence() string {
 		return volume.ReasonNotEnoughCapacity.Sentence()
 	case causeReturned:
 		return "node(s) gave the claim back, and their capacity has not changed since"
-	default:
-		return "node(s) fit"
+	case fits:
 	}
+	return "node(s) fit"
 }
 
 // node is what is read of a Node and its CSINode.
@@ -138,7 +138,7 @@ func place(r *room, nodes []node, w want) verdict {
 			largest = max(largest, most)
 		case c != fits:
 		case free > bestFree:
-			bestFree, best = free, []string{n.name}
+			bestFree, best = free, append(best[:0], n.name)
 		case free == bestFree:
 			best = append(best, n.name)
 		}
@@ -217,9 +217,9 @@ func (v verdict) text() string {
 // causes identifies what is told, without the figures that change with every
 // volume.
 func (v verdict) causes() string {
-	s := "none"
+	var told strings.Builder
 	for _, f := range v.refusals {
-		s += " " + strconv.Itoa(int(f.cause))
+		told.WriteString(" " + strconv.Itoa(int(f.cause)))
 	}
-	return s
+	return "none" + told.String()
 }

@@ -87,8 +87,10 @@ func TestPlace(t *testing.T) {
 		"every cause": {
 			reason: "each cause has one line, whatever the number of nodes",
 			nodes: []node{
-				{name: "deleting", barred: causeDeleting}, {name: "cordoned", barred: causeUnschedulable},
-				{name: "down", barred: causeNotReady}, {name: "down2", barred: causeNotReady},
+				{name: "deleting", barred: causeDeleting},
+				{name: "cordoned", barred: causeUnschedulable},
+				{name: "down", barred: causeNotReady},
+				{name: "down2", barred: causeNotReady},
 				ready("elsewhere"),
 				{name: "bare", labels: map[string]string{"zone": "z"}},
 				{name: "silent", labels: map[string]string{"zone": "z"}, registered: true},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-storage/berth/controller/internal/csitest"
+	"github.com/berth-storage/berth/test/seeds"
 	"github.com/berth-storage/berth/volume"
 )
 
@@ -33,8 +35,8 @@ type burst struct {
 // TestNeverOverCommitted: whatever the order of events, and however old the
 // cache of each kind, the claims selected for a node fit into its pool.
 func TestNeverOverCommitted(t *testing.T) {
-	for seed := range uint64(12) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+	for seed := range seeds.Each(t, 12) {
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			b := &burst{rng: rand.New(rand.NewPCG(seed, 1)), pools: map[string]*pool{}}
 			free := map[string]int64{}
 			for i := range 1 + b.rng.IntN(4) {

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"math"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -124,9 +125,9 @@ func (r *room) most(class, node string) (free, largest int64, published bool) {
 
 // edition tells one state of what a class offers a node from another.
 func (r *room) edition(class, node string) string {
-	all := ""
+	var all strings.Builder
 	for _, o := range r.offers[class][node] {
-		all += o.key + "@" + o.version + " "
+		all.WriteString(o.key + "@" + o.version + " ")
 	}
-	return all
+	return all.String()
 }

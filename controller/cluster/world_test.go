@@ -2,7 +2,7 @@ package cluster
 
 import (
 	"context"
-	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	testclock "k8s.io/utils/clock/testing"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -34,14 +33,14 @@ func makeNode(name string) (*corev1.Node, *storagev1.CSINode) {
 }
 
 func makeClass(name string, mode storagev1.VolumeBindingMode) *storagev1.StorageClass {
-	return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: volume.DriverName, VolumeBindingMode: ptr.To(mode)}
+	return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: volume.DriverName, VolumeBindingMode: new(mode)}
 }
 
 // makeCapacity is what a node's pool, named like the node, publishes.
 func makeCapacity(node string, bytes, allocation int64) *storagev1.CSIStorageCapacity {
 	return &storagev1.CSIStorageCapacity{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "berth-system", Name: "csisc-" + node, Annotations: map[string]string{
-			volume.AnnotationPool: "pool-" + node, volume.AnnotationAllocation: fmt.Sprint(allocation),
+			volume.AnnotationPool: "pool-" + node, volume.AnnotationAllocation: strconv.FormatInt(allocation, 10),
 		}},
 		StorageClassName: "now", Capacity: resource.NewQuantity(bytes, resource.BinarySI),
 		NodeTopology: &metav1.LabelSelector{MatchLabels: map[string]string{volume.TopologyNodeKey: node}},
@@ -55,7 +54,7 @@ func makeClaim(name string, bytes int64, change ...func(*corev1.PersistentVolume
 			Annotations: map[string]string{volume.AnnStorageProvisioner: volume.DriverName},
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{
-			StorageClassName: ptr.To("now"),
+			StorageClassName: new("now"),
 			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{
 				corev1.ResourceStorage: *resource.NewQuantity(bytes, resource.BinarySI),
 			}},
@@ -75,7 +74,7 @@ func selectedFor(node string) func(*corev1.PersistentVolumeClaim) {
 func makeVolume(pvc *corev1.PersistentVolumeClaim, node string, allocation int64) *corev1.PersistentVolume {
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: volume.PVName(string(pvc.UID)), Annotations: map[string]string{
-			volume.AnnotationPool: "pool-" + node, volume.AnnotationAllocation: fmt.Sprint(allocation),
+			volume.AnnotationPool: "pool-" + node, volume.AnnotationAllocation: strconv.FormatInt(allocation, 10),
 		}},
 		Spec: corev1.PersistentVolumeSpec{
 			Capacity: corev1.ResourceList{corev1.ResourceStorage: pvc.Spec.Resources.Requests[corev1.ResourceStorage]},

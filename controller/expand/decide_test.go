@@ -76,46 +76,80 @@ func TestDecide(t *testing.T) {
 		"served":  {reason: "it has what it asks for", claim: makeClaim(gi, gi), pv: makePV(gi)},
 		"more":    {reason: "the plain case", claim: makeClaim(2*gi, gi), pv: makePV(gi), want: Plan{Action: Grow, Size: 2 * gi}},
 		"unbound": {reason: "nothing to grow yet", claim: makeClaim(2*gi, gi, func(c *corev1.PersistentVolumeClaim) { c.Status.Phase = corev1.ClaimPending }), pv: makePV(gi)},
-		"not ours": {reason: "another node's volume is not in the cache",
-			claim: makeClaim(2*gi, gi)},
-		"other claim": {reason: "the PersistentVolume is another claim's", claim: makeClaim(2*gi, gi),
-			pv: makePV(gi, func(pv *corev1.PersistentVolume) { pv.Spec.ClaimRef.UID = "claim-2" })},
-		"other driver": {reason: "not ours", claim: makeClaim(2*gi, gi),
-			pv: makePV(gi, func(pv *corev1.PersistentVolume) { pv.Spec.CSI.Driver = "other" })},
+		"not ours": {
+			reason: "another node's volume is not in the cache",
+			claim:  makeClaim(2*gi, gi),
+		},
+		"other claim": {
+			reason: "the PersistentVolume is another claim's", claim: makeClaim(2*gi, gi),
+			pv: makePV(gi, func(pv *corev1.PersistentVolume) { pv.Spec.ClaimRef.UID = "claim-2" }),
+		},
+		"other driver": {
+			reason: "not ours", claim: makeClaim(2*gi, gi),
+			pv: makePV(gi, func(pv *corev1.PersistentVolume) { pv.Spec.CSI.Driver = "other" }),
+		},
 		"deleting": {reason: "what goes does not grow", claim: makeClaim(2*gi, gi, func(c *corev1.PersistentVolumeClaim) { c.DeletionTimestamp = &metav1.Time{} }), pv: makePV(gi)},
 
-		"unknown end": {reason: "a try whose end is unknown is finished first",
-			claim: makeClaim(3*gi, gi, tried(2*gi, inProgress)), pv: makePV(gi), want: Plan{Action: Grow, Size: 2 * gi}},
-		"unknown end, lowered": {reason: "also when the user asks for less meanwhile",
-			claim: makeClaim(2*gi, gi, tried(5*gi, inProgress)), pv: makePV(gi), want: Plan{Action: Grow, Size: 5 * gi}},
-		"failed, lowered": {reason: "after a final failure the user's new size counts",
-			claim: makeClaim(2*gi, gi, tried(5*gi, inProgress)), pv: makePV(gi), failed: 5 * gi, want: Plan{Action: Grow, Size: 2 * gi}},
-		"failed at another size": {reason: "an older failure says nothing of this try",
-			claim: makeClaim(2*gi, gi, tried(5*gi, inProgress)), pv: makePV(gi), failed: 9 * gi, want: Plan{Action: Grow, Size: 5 * gi}},
-		"stale try": {reason: "a size from an earlier growth is none",
-			claim: makeClaim(3*gi, 2*gi, tried(2*gi, inProgress)), pv: makePV(2 * gi), want: Plan{Action: Grow, Size: 3 * gi}},
-		"infeasible": {reason: "the same size again only slowly",
-			claim: makeClaim(9*gi, gi, tried(9*gi, infeasible)), pv: makePV(gi), want: Plan{Action: Grow, Size: 9 * gi, Slow: true}},
-		"infeasible, lowered": {reason: "recover: another size at once",
-			claim: makeClaim(2*gi, gi, tried(9*gi, infeasible)), pv: makePV(gi), want: Plan{Action: Grow, Size: 2 * gi}},
-		"crash after the volume's write": {reason: "the volume has grown, the claim does not say so yet",
-			claim: makeClaim(2*gi, gi, tried(2*gi, inProgress)), pv: makePV(2 * gi), want: Plan{Action: Grow, Size: 2 * gi}},
+		"unknown end": {
+			reason: "a try whose end is unknown is finished first",
+			claim:  makeClaim(3*gi, gi, tried(2*gi, inProgress)), pv: makePV(gi), want: Plan{Action: Grow, Size: 2 * gi},
+		},
+		"unknown end, lowered": {
+			reason: "also when the user asks for less meanwhile",
+			claim:  makeClaim(2*gi, gi, tried(5*gi, inProgress)), pv: makePV(gi), want: Plan{Action: Grow, Size: 5 * gi},
+		},
+		"failed, lowered": {
+			reason: "after a final failure the user's new size counts",
+			claim:  makeClaim(2*gi, gi, tried(5*gi, inProgress)), pv: makePV(gi), failed: 5 * gi, want: Plan{Action: Grow, Size: 2 * gi},
+		},
+		"failed at another size": {
+			reason: "an older failure says nothing of this try",
+			claim:  makeClaim(2*gi, gi, tried(5*gi, inProgress)), pv: makePV(gi), failed: 9 * gi, want: Plan{Action: Grow, Size: 5 * gi},
+		},
+		"stale try": {
+			reason: "a size from an earlier growth is none",
+			claim:  makeClaim(3*gi, 2*gi, tried(2*gi, inProgress)), pv: makePV(2 * gi), want: Plan{Action: Grow, Size: 3 * gi},
+		},
+		"infeasible": {
+			reason: "the same size again only slowly",
+			claim:  makeClaim(9*gi, gi, tried(9*gi, infeasible)), pv: makePV(gi), want: Plan{Action: Grow, Size: 9 * gi, Slow: true},
+		},
+		"infeasible, lowered": {
+			reason: "recover: another size at once",
+			claim:  makeClaim(2*gi, gi, tried(9*gi, infeasible)), pv: makePV(gi), want: Plan{Action: Grow, Size: 2 * gi},
+		},
+		"crash after the volume's write": {
+			reason: "the volume has grown, the claim does not say so yet",
+			claim:  makeClaim(2*gi, gi, tried(2*gi, inProgress)), pv: makePV(2 * gi), want: Plan{Action: Grow, Size: 2 * gi},
+		},
 
 		"node pending":     {reason: "the node's turn", claim: makeClaim(2*gi, gi, tried(2*gi, nodePending)), pv: makePV(2 * gi)},
 		"node in progress": {reason: "the node's turn", claim: makeClaim(2*gi, gi, tried(2*gi, nodeInProgress)), pv: makePV(2 * gi)},
-		"node pending, more asked": {reason: "one size after the other",
-			claim: makeClaim(3*gi, gi, tried(2*gi, nodePending)), pv: makePV(2 * gi)},
-		"node pending, small volume": {reason: "the volume never got its size",
-			claim: makeClaim(2*gi, gi, tried(2*gi, nodePending)), pv: makePV(gi), want: Plan{Action: Grow, Size: 2 * gi}},
-		"node infeasible": {reason: "the same size again, slowly, lets the node try again",
-			claim: makeClaim(2*gi, gi, tried(2*gi, nodeInfeasible)), pv: makePV(2 * gi), want: Plan{Action: Grow, Size: 2 * gi, Slow: true}},
+		"node pending, more asked": {
+			reason: "one size after the other",
+			claim:  makeClaim(3*gi, gi, tried(2*gi, nodePending)), pv: makePV(2 * gi),
+		},
+		"node pending, small volume": {
+			reason: "the volume never got its size",
+			claim:  makeClaim(2*gi, gi, tried(2*gi, nodePending)), pv: makePV(gi), want: Plan{Action: Grow, Size: 2 * gi},
+		},
+		"node infeasible": {
+			reason: "the same size again, slowly, lets the node try again",
+			claim:  makeClaim(2*gi, gi, tried(2*gi, nodeInfeasible)), pv: makePV(2 * gi), want: Plan{Action: Grow, Size: 2 * gi, Slow: true},
+		},
 
-		"volume larger": {reason: "the driver says whether the node has to act",
-			claim: makeClaim(2*gi, gi), pv: makePV(3 * gi), want: Plan{Action: Grow, Size: 2 * gi}},
-		"complete, noted": {reason: "the node is done, the note goes",
-			claim: makeClaim(2*gi, 2*gi, tried(2*gi, "")), pv: makePV(2*gi, noted), want: Plan{Action: Tidy}},
-		"incomplete, noted": {reason: "the note is for a node that has yet to act",
-			claim: makeClaim(gi, gi), pv: makePV(2*gi, noted)},
+		"volume larger": {
+			reason: "the driver says whether the node has to act",
+			claim:  makeClaim(2*gi, gi), pv: makePV(3 * gi), want: Plan{Action: Grow, Size: 2 * gi},
+		},
+		"complete, noted": {
+			reason: "the node is done, the note goes",
+			claim:  makeClaim(2*gi, 2*gi, tried(2*gi, "")), pv: makePV(2*gi, noted), want: Plan{Action: Tidy},
+		},
+		"incomplete, noted": {
+			reason: "the note is for a node that has yet to act",
+			claim:  makeClaim(gi, gi), pv: makePV(2*gi, noted),
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -157,8 +157,10 @@ func TestEveryFault(t *testing.T) {
 						w.settle()
 						w.settle()
 						if nodeStep {
-							w.want("after the controller", summary{Volume: 3, PV: 3, Has: 1, Tried: 3,
-								State: corev1.PersistentVolumeClaimNodeResizePending, Conditions: "FileSystemResizePending", Noted: true})
+							w.want("after the controller", summary{
+								Volume: 3, PV: 3, Has: 1, Tried: 3,
+								State: corev1.PersistentVolumeClaimNodeResizePending, Conditions: "FileSystemResizePending", Noted: true,
+							})
 							w.node()
 							w.settle()
 							w.settle()
@@ -179,8 +181,10 @@ func TestRecover(t *testing.T) {
 	w := newWorld(t, makeClaim(9*gi, gi), makePV(gi))
 	w.driver.Total = 5 * gi
 	w.settle()
-	w.want("refused", summary{Volume: 1, PV: 1, Has: 1, Tried: 9,
-		State: corev1.PersistentVolumeClaimControllerResizeInfeasible, Conditions: "ControllerResizeError"})
+	w.want("refused", summary{
+		Volume: 1, PV: 1, Has: 1, Tried: 9,
+		State: corev1.PersistentVolumeClaimControllerResizeInfeasible, Conditions: "ControllerResizeError",
+	})
 	told := len(w.events.Told)
 	w.settle()
 	if len(w.events.Told) != told {
@@ -188,8 +192,10 @@ func TestRecover(t *testing.T) {
 	}
 	w.ask(3 * gi)
 	w.settle()
-	w.want("lowered", summary{Volume: 3, PV: 3, Has: 1, Tried: 3,
-		State: corev1.PersistentVolumeClaimNodeResizePending, Conditions: "FileSystemResizePending", Noted: true})
+	w.want("lowered", summary{
+		Volume: 3, PV: 3, Has: 1, Tried: 3,
+		State: corev1.PersistentVolumeClaimNodeResizePending, Conditions: "FileSystemResizePending", Noted: true,
+	})
 	w.node()
 	w.settle()
 	w.want("done", summary{Volume: 3, PV: 3, Has: 3, Tried: 3})
@@ -208,8 +214,10 @@ func TestRefusedLater(t *testing.T) {
 	}
 	w.clock.SetTime(w.clock.Now().Add(6 * time.Minute))
 	w.settle()
-	w.want("tried again", summary{Volume: 9, PV: 9, Has: 1, Tried: 9,
-		State: corev1.PersistentVolumeClaimNodeResizePending, Conditions: "FileSystemResizePending", Noted: true})
+	w.want("tried again", summary{
+		Volume: 9, PV: 9, Has: 1, Tried: 9,
+		State: corev1.PersistentVolumeClaimNodeResizePending, Conditions: "FileSystemResizePending", Noted: true,
+	})
 }
 
 // TestNoRoomThenLess: a driver that says ResourceExhausted; the user may lower
@@ -228,8 +236,10 @@ func TestNoRoomThenLess(t *testing.T) {
 	}
 	w.ask(2 * gi)
 	w.settle()
-	w.want("lowered", summary{Volume: 2, PV: 2, Has: 1, Tried: 2,
-		State: corev1.PersistentVolumeClaimNodeResizePending, Conditions: "FileSystemResizePending", Noted: true})
+	w.want("lowered", summary{
+		Volume: 2, PV: 2, Has: 1, Tried: 2,
+		State: corev1.PersistentVolumeClaimNodeResizePending, Conditions: "FileSystemResizePending", Noted: true,
+	})
 }
 
 // TestUnknownEndThenLess: the call for 9 GiB ended unknown and had taken
@@ -237,15 +247,17 @@ func TestNoRoomThenLess(t *testing.T) {
 func TestUnknownEndThenLess(t *testing.T) {
 	w := newWorld(t, makeClaim(9*gi, gi), makePV(gi))
 	w.start()
-	w.steps.At, w.steps.Mode = 4, csitest.FailAfter // get, get, patch status, call
+	w.steps.At, w.steps.Mode = 4, csitest.FailAfter // the claim, its volume, the patch of status, the call
 	w.driver.Fault = codes.DeadlineExceeded
 	if _, err := w.reconcile(); err == nil {
 		t.Fatalf("steps %v", w.steps.Trail())
 	}
 	w.ask(2 * gi)
 	w.settle()
-	w.want("finished", summary{Volume: 9, PV: 9, Has: 1, Tried: 9,
-		State: corev1.PersistentVolumeClaimNodeResizePending, Conditions: "FileSystemResizePending", Noted: true})
+	w.want("finished", summary{
+		Volume: 9, PV: 9, Has: 1, Tried: 9,
+		State: corev1.PersistentVolumeClaimNodeResizePending, Conditions: "FileSystemResizePending", Noted: true,
+	})
 }
 
 // TestMoreWhileNodeWorks: a second growth is asked for before the node has
@@ -255,8 +267,10 @@ func TestMoreWhileNodeWorks(t *testing.T) {
 	w.settle()
 	w.ask(4 * gi)
 	w.settle()
-	w.want("the first goes first", summary{Volume: 2, PV: 2, Has: 1, Tried: 2,
-		State: corev1.PersistentVolumeClaimNodeResizePending, Conditions: "FileSystemResizePending", Noted: true})
+	w.want("the first goes first", summary{
+		Volume: 2, PV: 2, Has: 1, Tried: 2,
+		State: corev1.PersistentVolumeClaimNodeResizePending, Conditions: "FileSystemResizePending", Noted: true,
+	})
 	w.node()
 	w.settle()
 	w.node()

@@ -74,9 +74,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, key reconcile.Request) (reco
 	case Tidy:
 		r.forget(claim.UID)
 		return reconcile.Result{}, r.tidy(ctx, pv)
-	default:
-		return reconcile.Result{}, nil
+	case Nothing:
 	}
+	return reconcile.Result{}, nil
 }
 
 // volumeOf returns the claim's PersistentVolume, or nil if it is not of this

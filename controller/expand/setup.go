@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -105,7 +104,7 @@ func SetupWithManager(mgr manager.Manager, c Config) error {
 		Watches(&corev1.PersistentVolume{}, handler.EnqueueRequestsFromMapFunc(claimOf)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: c.Workers,
-			NeedLeaderElection:      ptr.To(false),
+			NeedLeaderElection:      new(false),
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, c.MaxInterval),
 		}).
 		Complete(r)

@@ -39,13 +39,12 @@ func (r *Reconciler) eligible(ctx context.Context, p *pass) (step, error) {
 			r.refused.Hold(p.key.UID, string(verdict.Why))
 			notes.Normal(r.events, p.claim, reasonExternal, actionProvision, verdict.Detail)
 		}
-		return end(), nil
-	default:
+	case Ignore:
 		if verdict.Why == WhyGone {
 			r.refused.Forget(p.key.UID)
 		}
-		return end(), nil
 	}
+	return end(), nil
 }
 
 // published reports whether the cache knows the claim's PersistentVolume.

@@ -27,27 +27,36 @@ func TestBuildRequest(t *testing.T) {
 		change func(*requestInput)
 		want   func(*csi.CreateVolumeRequest)
 	}{
-		"plain": {reason: "one capability per access mode; strict topology",
-			change: func(*requestInput) {}, want: func(*csi.CreateVolumeRequest) {}},
-		"multi writer": {reason: "with the capability, ReadWriteOnce is many pods of one node",
+		"plain": {
+			reason: "one capability per access mode; strict topology",
+			change: func(*requestInput) {}, want: func(*csi.CreateVolumeRequest) {},
+		},
+		"multi writer": {
+			reason: "with the capability, ReadWriteOnce is many pods of one node",
 			change: func(in *requestInput) { in.multiWriter = true },
 			want: func(r *csi.CreateVolumeRequest) {
 				r.VolumeCapabilities[0].AccessMode.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
-			}},
-		"one pod": {reason: "with the capability, ReadWriteOncePod is one pod",
+			},
+		},
+		"one pod": {
+			reason: "with the capability, ReadWriteOncePod is one pod",
 			change: func(in *requestInput) {
 				in.multiWriter = true
 				in.claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
 			},
 			want: func(r *csi.CreateVolumeRequest) {
 				r.VolumeCapabilities[0].AccessMode.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
-			}},
-		"one pod, old driver": {reason: "without the capability there is one mode for a node",
+			},
+		},
+		"one pod, old driver": {
+			reason: "without the capability there is one mode for a node",
 			change: func(in *requestInput) {
 				in.claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
 			},
-			want: func(*csi.CreateVolumeRequest) {}},
-		"many": {reason: "several modes are several capabilities",
+			want: func(*csi.CreateVolumeRequest) {},
+		},
+		"many": {
+			reason: "several modes are several capabilities",
 			change: func(in *requestInput) {
 				in.claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany, corev1.ReadWriteMany}
 			},
@@ -56,21 +65,28 @@ func TestBuildRequest(t *testing.T) {
 					{AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY}, AccessType: mount("ext4", "noatime")},
 					{AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER}, AccessType: mount("ext4", "noatime")},
 				}
-			}},
-		"block": {reason: "a block volume has no filesystem",
+			},
+		},
+		"block": {
+			reason: "a block volume has no filesystem",
 			change: func(in *requestInput) { in.claim.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) },
 			want: func(r *csi.CreateVolumeRequest) {
 				r.VolumeCapabilities[0].AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
-			}},
-		"default filesystem": {reason: "for a class that names none",
+			},
+		},
+		"default filesystem": {
+			reason: "for a class that names none",
 			change: func(in *requestInput) { in.class.Parameters = nil; in.defaultFSType = "xfs" },
 			want: func(r *csi.CreateVolumeRequest) {
 				r.VolumeCapabilities[0].AccessType = mount("xfs", "noatime")
 				r.Parameters = nil
-			}},
-		"no topology": {reason: "a driver without topology keys",
+			},
+		},
+		"no topology": {
+			reason: "a driver without topology keys",
 			change: func(in *requestInput) { in.segments = nil },
-			want:   func(r *csi.CreateVolumeRequest) { r.AccessibilityRequirements = nil }},
+			want:   func(r *csi.CreateVolumeRequest) { r.AccessibilityRequirements = nil },
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

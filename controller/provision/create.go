@@ -88,11 +88,11 @@ func (r *Reconciler) createFailed(ctx context.Context, p *pass, err error) (step
 			}
 		}
 		return end(), fmt.Errorf("calling CreateVolume: %w", err)
-	default:
+	case csiclient.Done, csiclient.Wait:
 		notes.Warning(r.events, p.claim, reasonFailed, actionProvision,
 			fmt.Sprintf("the driver has not finished a volume of %s, it is asked again: %s", asked, said))
-		return end(), fmt.Errorf("calling CreateVolume: %w", err)
 	}
+	return end(), fmt.Errorf("calling CreateVolume: %w", err)
 }
 
 // reschedule gives the claim back to the scheduler: there is no room here. The

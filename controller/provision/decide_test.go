@@ -33,47 +33,77 @@ func TestDecide(t *testing.T) {
 	}{
 		"wanted": {reason: "all holds", claim: makeClaim(), class: makeClass(), wantDo: Provision, wantWhy: WhyWanted},
 		"gone":   {reason: "no claim", class: makeClass(), wantDo: Ignore, wantWhy: WhyGone},
-		"deleting": {reason: "a deleted claim wants nothing", class: makeClass(), wantDo: Ignore, wantWhy: WhyGone,
-			claim: makeClaim(func(c *corev1.PersistentVolumeClaim) { c.DeletionTimestamp = &metav1.Time{} })},
-		"no node": {reason: "the scheduler has not chosen yet", class: makeClass(), wantDo: Ignore, wantWhy: WhyNotOurs,
-			claim: makeClaim(annotated(volume.AnnSelectedNode, ""))},
-		"other node": {reason: "another agent's claim", class: makeClass(), wantDo: Ignore, wantWhy: WhyNotOurs,
-			claim: makeClaim(annotated(volume.AnnSelectedNode, "n2"))},
-		"other driver": {reason: "another provisioner's claim", class: makeClass(), wantDo: Ignore, wantWhy: WhyNotOurs,
-			claim: makeClaim(annotated(volume.AnnStorageProvisioner, "other"))},
-		"beta annotation": {reason: "the older key counts where the current one is missing", class: makeClass(), wantDo: Provision, wantWhy: WhyWanted,
-			claim: makeClaim(annotated(volume.AnnStorageProvisioner, ""), annotated(volume.AnnBetaStorageProvisioner, volume.DriverName))},
-		"migrated away": {reason: "the driver that took over counts first", class: makeClass(), wantDo: Ignore, wantWhy: WhyNotOurs,
-			claim: makeClaim(annotated(volume.AnnMigratedTo, "other"))},
-		"bound": {reason: "the claim names its volume", class: makeClass(), wantDo: Ignore, wantWhy: WhyBound,
-			claim: makeClaim(func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "pv" })},
-		"published": {reason: "the PersistentVolume waits to be bound", claim: makeClaim(), class: makeClass(), published: true,
-			wantDo: Ignore, wantWhy: WhyProvisioned},
+		"deleting": {
+			reason: "a deleted claim wants nothing", class: makeClass(), wantDo: Ignore, wantWhy: WhyGone,
+			claim: makeClaim(func(c *corev1.PersistentVolumeClaim) { c.DeletionTimestamp = &metav1.Time{} }),
+		},
+		"no node": {
+			reason: "the scheduler has not chosen yet", class: makeClass(), wantDo: Ignore, wantWhy: WhyNotOurs,
+			claim: makeClaim(annotated(volume.AnnSelectedNode, "")),
+		},
+		"other node": {
+			reason: "another agent's claim", class: makeClass(), wantDo: Ignore, wantWhy: WhyNotOurs,
+			claim: makeClaim(annotated(volume.AnnSelectedNode, "n2")),
+		},
+		"other driver": {
+			reason: "another provisioner's claim", class: makeClass(), wantDo: Ignore, wantWhy: WhyNotOurs,
+			claim: makeClaim(annotated(volume.AnnStorageProvisioner, "other")),
+		},
+		"beta annotation": {
+			reason: "the older key counts where the current one is missing", class: makeClass(), wantDo: Provision, wantWhy: WhyWanted,
+			claim: makeClaim(annotated(volume.AnnStorageProvisioner, ""), annotated(volume.AnnBetaStorageProvisioner, volume.DriverName)),
+		},
+		"migrated away": {
+			reason: "the driver that took over counts first", class: makeClass(), wantDo: Ignore, wantWhy: WhyNotOurs,
+			claim: makeClaim(annotated(volume.AnnMigratedTo, "other")),
+		},
+		"bound": {
+			reason: "the claim names its volume", class: makeClass(), wantDo: Ignore, wantWhy: WhyBound,
+			claim: makeClaim(func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "pv" }),
+		},
+		"published": {
+			reason: "the PersistentVolume waits to be bound", claim: makeClaim(), class: makeClass(), published: true,
+			wantDo: Ignore, wantWhy: WhyProvisioned,
+		},
 		"no class": {reason: "the class may come", claim: makeClaim(), wantDo: Ignore, wantWhy: WhyNoClass},
-		"foreign class": {reason: "a class that was made anew for another driver", claim: makeClaim(), wantDo: Ignore, wantWhy: WhyForeignClass,
-			class: func() *storagev1.StorageClass { c := makeClass(); c.Provisioner = "other"; return c }()},
-		"immediate": {reason: "whoever selected the node of an Immediate claim has chosen", claim: makeClaim(), wantDo: Provision, wantWhy: WhyWanted,
+		"foreign class": {
+			reason: "a class that was made anew for another driver", claim: makeClaim(), wantDo: Ignore, wantWhy: WhyForeignClass,
+			class: func() *storagev1.StorageClass { c := makeClass(); c.Provisioner = "other"; return c }(),
+		},
+		"immediate": {
+			reason: "whoever selected the node of an Immediate claim has chosen", claim: makeClaim(), wantDo: Provision, wantWhy: WhyWanted,
 			class: func() *storagev1.StorageClass {
 				c := makeClass()
 				c.VolumeBindingMode = ptr.To(storagev1.VolumeBindingImmediate)
 				return c
-			}()},
-		"selector": {reason: "a selector wants an existing volume", class: makeClass(), wantDo: Refuse, wantWhy: WhySelector,
-			claim: makeClaim(func(c *corev1.PersistentVolumeClaim) { c.Spec.Selector = &metav1.LabelSelector{} })},
-		"attributes class": {reason: "silently ignoring it would lie", class: makeClass(), wantDo: Refuse, wantWhy: WhyAttributesClass,
-			claim: makeClaim(func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeAttributesClassName = ptr.To("gold") })},
-		"snapshot": {reason: "an empty volume instead of the snapshot would lose data", class: makeClass(), wantDo: Refuse, wantWhy: WhyDataSource,
+			}(),
+		},
+		"selector": {
+			reason: "a selector wants an existing volume", class: makeClass(), wantDo: Refuse, wantWhy: WhySelector,
+			claim: makeClaim(func(c *corev1.PersistentVolumeClaim) { c.Spec.Selector = &metav1.LabelSelector{} }),
+		},
+		"attributes class": {
+			reason: "silently ignoring it would lie", class: makeClass(), wantDo: Refuse, wantWhy: WhyAttributesClass,
+			claim: makeClaim(func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeAttributesClassName = new("gold") }),
+		},
+		"snapshot": {
+			reason: "an empty volume instead of the snapshot would lose data", class: makeClass(), wantDo: Refuse, wantWhy: WhyDataSource,
 			claim: makeClaim(func(c *corev1.PersistentVolumeClaim) {
-				c.Spec.DataSourceRef = &corev1.TypedObjectReference{APIGroup: ptr.To("snapshot.storage.k8s.io"), Kind: "VolumeSnapshot", Name: "s"}
-			})},
-		"clone": {reason: "as with a snapshot", class: makeClass(), wantDo: Refuse, wantWhy: WhyDataSource,
+				c.Spec.DataSourceRef = &corev1.TypedObjectReference{APIGroup: new("snapshot.storage.k8s.io"), Kind: "VolumeSnapshot", Name: "s"}
+			}),
+		},
+		"clone": {
+			reason: "as with a snapshot", class: makeClass(), wantDo: Refuse, wantWhy: WhyDataSource,
 			claim: makeClaim(func(c *corev1.PersistentVolumeClaim) {
 				c.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "s"}
-			})},
-		"populator": {reason: "a populator brings the volume", class: makeClass(), wantDo: Leave, wantWhy: WhyPopulator,
+			}),
+		},
+		"populator": {
+			reason: "a populator brings the volume", class: makeClass(), wantDo: Leave, wantWhy: WhyPopulator,
 			claim: makeClaim(func(c *corev1.PersistentVolumeClaim) {
-				c.Spec.DataSourceRef = &corev1.TypedObjectReference{APIGroup: ptr.To("hello.example.com"), Kind: "Hello", Name: "h"}
-			})},
+				c.Spec.DataSourceRef = &corev1.TypedObjectReference{APIGroup: new("hello.example.com"), Kind: "Hello", Name: "h"}
+			}),
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -102,10 +132,14 @@ func TestSplitParameters(t *testing.T) {
 		"old fstype":  {reason: "the older key is understood", in: map[string]string{"fstype": "ext4"}, want: map[string]string{}, wantFS: "ext4"},
 		"both fstype": {reason: "two answers to one question", in: map[string]string{"fstype": "ext4", volume.ParameterFSType: "ext4"}, wantErr: "twice"},
 		"misspelled":  {reason: "an unknown reserved key would do nothing", in: map[string]string{volume.ReservedParameterPrefix + "fsType": "ext4"}, wantErr: "reserved and unknown"},
-		"secret": {reason: "a secret that is not passed is no secret",
-			in: map[string]string{volume.ReservedParameterPrefix + "provisioner-secret-name": "s"}, wantErr: "secrets are not passed"},
-		"secret namespace": {reason: "its other half",
-			in: map[string]string{volume.ReservedParameterPrefix + "node-stage-secret-namespace": "s"}, wantErr: "secrets are not passed"},
+		"secret": {
+			reason: "a secret that is not passed is no secret",
+			in:     map[string]string{volume.ReservedParameterPrefix + "provisioner-secret-name": "s"}, wantErr: "secrets are not passed",
+		},
+		"secret namespace": {
+			reason: "its other half",
+			in:     map[string]string{volume.ReservedParameterPrefix + "node-stage-secret-namespace": "s"}, wantErr: "secrets are not passed",
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

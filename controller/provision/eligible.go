@@ -92,11 +92,15 @@ func decide(q question) Verdict {
 	case q.published:
 		return Verdict{Action: Ignore, Why: WhyProvisioned}
 	case claim.Spec.Selector != nil:
-		return Verdict{Action: Refuse, Why: WhySelector,
-			Detail: "spec.selector asks for an existing volume; remove it to have one provisioned"}
+		return Verdict{
+			Action: Refuse, Why: WhySelector,
+			Detail: "spec.selector asks for an existing volume; remove it to have one provisioned",
+		}
 	case claim.Spec.VolumeAttributesClassName != nil && *claim.Spec.VolumeAttributesClassName != "":
-		return Verdict{Action: Refuse, Why: WhyAttributesClass,
-			Detail: fmt.Sprintf("driver %s has no volume attributes; remove spec.volumeAttributesClassName", q.scope.Driver)}
+		return Verdict{
+			Action: Refuse, Why: WhyAttributesClass,
+			Detail: fmt.Sprintf("driver %s has no volume attributes; remove spec.volumeAttributesClassName", q.scope.Driver),
+		}
 	default:
 		return decideSource(claim)
 	}
@@ -105,7 +109,7 @@ func decide(q question) Verdict {
 // decideSource looks at where the content of the volume comes from. The source
 // is read from dataSourceRef, which the API server keeps equal to dataSource.
 func decideSource(claim *corev1.PersistentVolumeClaim) Verdict {
-	kind, group := "", ""
+	var kind, group string
 	switch {
 	case claim.Spec.DataSourceRef != nil:
 		kind, group = claim.Spec.DataSourceRef.Kind, groupOf(claim.Spec.DataSourceRef.APIGroup)
@@ -115,11 +119,15 @@ func decideSource(claim *corev1.PersistentVolumeClaim) Verdict {
 		return Verdict{Action: Provision, Why: WhyWanted}
 	}
 	if (group == "" && kind == "PersistentVolumeClaim") || (group == "snapshot.storage.k8s.io" && kind == "VolumeSnapshot") {
-		return Verdict{Action: Refuse, Why: WhyDataSource,
-			Detail: fmt.Sprintf("a %s as data source is not supported; remove spec.dataSource", kind)}
+		return Verdict{
+			Action: Refuse, Why: WhyDataSource,
+			Detail: fmt.Sprintf("a %s as data source is not supported; remove spec.dataSource", kind),
+		}
 	}
-	return Verdict{Action: Leave, Why: WhyPopulator,
-		Detail: fmt.Sprintf("assuming that an external populator of %s (API group %q) provides the volume", kind, group)}
+	return Verdict{
+		Action: Leave, Why: WhyPopulator,
+		Detail: fmt.Sprintf("assuming that an external populator of %s (API group %q) provides the volume", kind, group),
+	}
 }
 
 func groupOf(g *string) string {

@@ -14,7 +14,6 @@ import (
 	storagehelpers "k8s.io/component-helpers/storage/volume"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -128,7 +127,7 @@ func SetupWithManager(mgr manager.Manager, c Config) error {
 		WithOptions(controller.TypedOptions[Key]{
 			MaxConcurrentReconciles: c.Workers,
 			// Every node acts for itself; there is no leader among agents.
-			NeedLeaderElection: ptr.To(false),
+			NeedLeaderElection: new(false),
 			RateLimiter:        workqueue.NewTypedItemExponentialFailureRateLimiter[Key](time.Second, c.MaxInterval),
 			LogConstructor:     logger(mgr.GetLogger()),
 		}).

@@ -63,7 +63,7 @@ func makeClaim(change ...func(*corev1.PersistentVolumeClaim)) *corev1.Persistent
 			},
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{
-			StorageClassName: ptr.To("fast"),
+			StorageClassName: new("fast"),
 			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{
 				corev1.ResourceStorage: resource.MustParse("1Gi"),

@@ -82,8 +82,10 @@ func TestDecide(t *testing.T) {
 		"bound, deleting":    {"a bound volume is never deleted", makePV(phase(corev1.VolumeBound), deleting), Nothing},
 		"released, deleting": {"the object goes after the volume", makePV(deleting), Delete},
 		"available":          {"the PV controller has not bound it yet", makePV(phase(corev1.VolumeAvailable)), Nothing},
-		"available, deleting": {"the user deleted a volume that was never used",
-			makePV(phase(corev1.VolumeAvailable), deleting), Delete},
+		"available, deleting": {
+			"the user deleted a volume that was never used",
+			makePV(phase(corev1.VolumeAvailable), deleting), Delete,
+		},
 		"deleted":           {"the volume is gone already, others hold the object", makePV(unheld, deleting), Nothing},
 		"failed":            {"an earlier reclaimer gave up; an operator decides", makePV(phase(corev1.VolumeFailed)), Nothing},
 		"retain":            {"the volume stays", makePV(policy(corev1.PersistentVolumeReclaimRetain)), Unprotect},

@@ -52,9 +52,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, key reconcile.Request) (reco
 		return reconcile.Result{}, r.unprotect(ctx, pv)
 	case Delete:
 		return reconcile.Result{}, r.delete(ctx, pv.Name, pv.UID)
-	default:
-		return reconcile.Result{}, nil
+	case Nothing:
 	}
+	return reconcile.Result{}, nil
 }
 
 // delete deletes the volume, the object and the finalizer, in this order. An

@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -83,7 +82,7 @@ func SetupWithManager(mgr manager.Manager, c Config) error {
 		For(&corev1.PersistentVolume{}).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: c.Workers,
-			NeedLeaderElection:      ptr.To(false),
+			NeedLeaderElection:      new(false),
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, c.MaxInterval),
 		}).
 		Complete(r)

@@ -50,7 +50,7 @@ const Unit = 4 * volume.MiB
 // Pool is one store of volumes on this node. Its errors are those of this
 // package (ErrNotFound, *ExistsError, *ExhaustedError, *DamagedError, ErrInUse),
 // the context's, or those of something broken.
-type Pool interface {
+type Pool interface { //nolint:interfacebloat // one contract, one conformance suite for every backend
 	// UUID is the pool's identity. It is part of every volume's id.
 	UUID() string
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -96,7 +97,7 @@ func Start(ctx context.Context, options Options, spec Spec) (*process.Process, e
 		return nil, &SetupError{options.Name, "no command is given, and an image's own is not known here"}
 	}
 	if options.Marker != "" {
-		spec.Env = append(spec.Env[:len(spec.Env):len(spec.Env)], options.Marker)
+		spec.Env = append(slices.Clip(spec.Env), options.Marker)
 	}
 	raw, err := json.Marshal(spec)
 	if err != nil {

@@ -69,7 +69,7 @@ func KillMarked(ctx context.Context, marker string) (int, error) {
 }
 
 func holds(environ []byte, marker string) bool {
-	for _, v := range bytes.Split(environ, []byte{0}) {
+	for v := range bytes.SplitSeq(environ, []byte{0}) {
 		if string(v) == marker {
 			return true
 		}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -68,13 +69,13 @@ type Process struct {
 
 // Start starts a process and returns when it is running.
 func Start(spec Spec) (*Process, error) {
-	cmd := exec.Command(spec.Path, spec.Args...)
+	cmd := exec.Command(spec.Path, spec.Args...) //nolint:noctx // it outlives the call; Kill and Stop end it
 	cmd.Env = spec.Env
 	if cmd.Env == nil {
 		cmd.Env = os.Environ()
 	}
 	if spec.Marker != "" {
-		cmd.Env = append(cmd.Env[:len(cmd.Env):len(cmd.Env)], spec.Marker)
+		cmd.Env = append(slices.Clip(cmd.Env), spec.Marker)
 	}
 	cmd.Dir = spec.Dir
 	cmd.ExtraFiles = spec.Files
@@ -127,8 +128,7 @@ func (p *Process) run(started chan<- error) {
 }
 
 func ignoreExit(err error) error {
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if _, ok := errors.AsType[*exec.ExitError](err); ok {
 		return nil
 	}
 	return err

@@ -130,8 +130,7 @@ func (r *Runner) explainFailure(ctx context.Context, w *plan.Wanted, err error) 
 
 // cause is the driver's own error inside that of a call.
 func cause(err error) error {
-	var c *callError
-	if errors.As(err, &c) {
+	if c, ok := errors.AsType[*callError](err); ok {
 		return c.err
 	}
 	return err

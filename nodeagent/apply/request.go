@@ -3,6 +3,7 @@ package apply
 import (
 	"context"
 	"fmt"
+	"strconv"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
@@ -34,7 +35,7 @@ func capabilityFor(ctx context.Context, d Driver, w *plan.Wanted, fsGroup *int64
 			return nil, err
 		}
 		if byGroup {
-			mount.VolumeMountGroup = fmt.Sprint(*fsGroup)
+			mount.VolumeMountGroup = strconv.FormatInt(*fsGroup, 10)
 		}
 	}
 	c.AccessType = &csi.VolumeCapability_Mount{Mount: mount}

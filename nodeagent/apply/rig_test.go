@@ -102,10 +102,12 @@ func growingClaim() *corev1.PersistentVolumeClaim {
 			Capacity:           corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(oldSize, resource.BinarySI)},
 			AllocatedResources: corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(newSize, resource.BinarySI)},
 			AllocatedResourceStatuses: map[corev1.ResourceName]corev1.ClaimResourceStatus{
-				corev1.ResourceStorage: corev1.PersistentVolumeClaimNodeResizePending},
+				corev1.ResourceStorage: corev1.PersistentVolumeClaimNodeResizePending,
+			},
 			Conditions: []corev1.PersistentVolumeClaimCondition{
 				{Type: corev1.PersistentVolumeClaimFileSystemResizePending, Status: corev1.ConditionTrue},
-				{Type: "Other", Status: corev1.ConditionTrue}},
+				{Type: "Other", Status: corev1.ConditionTrue},
+			},
 		},
 	}
 }
@@ -119,8 +121,10 @@ func (r *rig) restart() {
 		r.t.Fatalf("opening the record: %v, unreadable: %v", err, asides)
 	}
 	r.store = store
-	r.runner = New(Config{Root: r.root, NodeName: "n1", Record: r, Mounts: r.driver,
-		Secrets: r.api.CoreV1(), Claims: r.api.CoreV1()})
+	r.runner = New(Config{
+		Root: r.root, NodeName: "n1", Record: r, Mounts: r.driver,
+		Secrets: r.api.CoreV1(), Claims: r.api.CoreV1(),
+	})
 }
 
 // point is a place where something may go wrong.
@@ -211,8 +215,10 @@ func (r *rig) want(grow int64, uids ...string) {
 	}
 	for _, uid := range uids {
 		r.podState[uid] = plan.PodActive
-		r.wanted.Pods = append(r.wanted.Pods, plan.PodUse{Pod: plan.Pod{Namespace: "default", Name: "pod-" + uid, UID: uid},
-			Name: "v", PodInfo: map[string]string{"csi.storage.k8s.io/pod.name": "pod-" + uid}})
+		r.wanted.Pods = append(r.wanted.Pods, plan.PodUse{
+			Pod:  plan.Pod{Namespace: "default", Name: "pod-" + uid, UID: uid},
+			Name: "v", PodInfo: map[string]string{"csi.storage.k8s.io/pod.name": "pod-" + uid},
+		})
 	}
 }
 

@@ -86,8 +86,7 @@ func (r *Runner) Run(ctx context.Context, s plan.Step, w *plan.Wanted, d Driver)
 		return nil
 	}
 	failed := &StepError{Step: s, Outcome: csiclient.Retry, Err: err}
-	var c *callError
-	if errors.As(err, &c) {
+	if c, ok := errors.AsType[*callError](err); ok {
 		failed.Outcome = c.outcome
 	}
 	return failed

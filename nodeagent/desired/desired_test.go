@@ -30,13 +30,15 @@ type objects struct {
 func (o *objects) Claim(namespace, name string) (*corev1.PersistentVolumeClaim, bool) {
 	return o.claims[namespace+"/"+name], !o.unread[name]
 }
+
 func (o *objects) PersistentVolume(name string) (*corev1.PersistentVolume, bool) {
 	return o.pvs[name], !o.unread[name]
 }
 func (o *objects) CSIDriver(string) *storagev1.CSIDriver { return o.driver }
 func (o *objects) Node() *corev1.Node                    { return o.node }
 
-func ptr[T any](v T) *T { return &v }
+//go:fix inline
+func ptr[T any](v T) *T { return new(v) }
 
 func quantity(n int64) resource.Quantity { return *resource.NewQuantity(n, resource.BinarySI) }
 
@@ -62,7 +64,7 @@ func good() *objects {
 				}},
 			},
 		}},
-		driver: &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{AttachRequired: ptr(false)}},
+		driver: &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{AttachRequired: new(false)}},
 		node:   &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"zone": "z1"}}},
 		unread: map[string]bool{},
 	}
@@ -75,7 +77,8 @@ func makePod(name, claim string) *corev1.Pod {
 			NodeName: "n1", ServiceAccountName: "sa",
 			Containers: []corev1.Container{{VolumeMounts: []corev1.VolumeMount{{Name: "v"}}}},
 			Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
-				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}},
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+			}}},
 		},
 	}
 }
@@ -105,18 +108,22 @@ func TestWanted(t *testing.T) {
 		"Plain":         {"nothing special", func(*objects) {}, func(*plan.Wanted) {}},
 		"NoCSIDriver":   {"without a CSIDriver attaching is needed", func(o *objects) { o.driver = nil }, func(w *plan.Wanted) { w.NeedsAttach = true }},
 		"AttachDefault": {"attachRequired defaults to true", func(o *objects) { o.driver.Spec.AttachRequired = nil }, func(w *plan.Wanted) { w.NeedsAttach = true }},
-		"ReadOnlyPod": {"the pod asks for it", func(o *objects) { o.spec().Volumes[0].PersistentVolumeClaim.ReadOnly = true },
-			func(w *plan.Wanted) { w.Pods[0].ReadOnly = true }},
+		"ReadOnlyPod": {
+			"the pod asks for it", func(o *objects) { o.spec().Volumes[0].PersistentVolumeClaim.ReadOnly = true },
+			func(w *plan.Wanted) { w.Pods[0].ReadOnly = true },
+		},
 		"ReadOnlyVolume": {"the volume asks for it", func(o *objects) { o.pv().Spec.CSI.ReadOnly = true }, func(w *plan.Wanted) { w.Pods[0].ReadOnly = true }},
 		"Block": {"a raw device", func(o *objects) {
 			o.pv().Spec.VolumeMode = ptr(corev1.PersistentVolumeBlock)
 			o.spec().Containers = []corev1.Container{{VolumeDevices: []corev1.VolumeDevice{{Name: "v"}}}}
 		}, func(w *plan.Wanted) { w.Block = true }},
 		"FSGroup": {"the pod's group and policy", func(o *objects) {
-			o.spec().SecurityContext = &corev1.PodSecurityContext{FSGroup: ptr(int64(7)), FSGroupChangePolicy: ptr(corev1.FSGroupChangeOnRootMismatch)}
-		}, func(w *plan.Wanted) { w.Pods[0].FSGroup, w.Pods[0].FSGroupIfRootDiffers = ptr(int64(7)), true }},
-		"FSGroupPolicyNone": {"the driver forbids it", func(o *objects) { o.driver.Spec.FSGroupPolicy = ptr(storagev1.NoneFSGroupPolicy) },
-			func(w *plan.Wanted) { w.ChownToFSGroup = false }},
+			o.spec().SecurityContext = &corev1.PodSecurityContext{FSGroup: new(int64(7)), FSGroupChangePolicy: ptr(corev1.FSGroupChangeOnRootMismatch)}
+		}, func(w *plan.Wanted) { w.Pods[0].FSGroup, w.Pods[0].FSGroupIfRootDiffers = new(int64(7)), true }},
+		"FSGroupPolicyNone": {
+			"the driver forbids it", func(o *objects) { o.driver.Spec.FSGroupPolicy = ptr(storagev1.NoneFSGroupPolicy) },
+			func(w *plan.Wanted) { w.ChownToFSGroup = false },
+		},
 		"FSGroupDefaultShared": {"a shared volume is left alone", func(o *objects) {
 			o.pv().Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 		}, func(w *plan.Wanted) { w.ChownToFSGroup, w.AccessMode = false, "ReadWriteMany" }},
@@ -124,10 +131,11 @@ func TestWanted(t *testing.T) {
 			o.driver.Spec.FSGroupPolicy = ptr(storagev1.FileFSGroupPolicy)
 			o.pv().Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 		}, func(w *plan.Wanted) { w.AccessMode = "ReadWriteMany" }},
-		"PodInfo": {"the driver asks who uses it", func(o *objects) { o.driver.Spec.PodInfoOnMount = ptr(true) }, func(w *plan.Wanted) {
+		"PodInfo": {"the driver asks who uses it", func(o *objects) { o.driver.Spec.PodInfoOnMount = new(true) }, func(w *plan.Wanted) {
 			w.Pods[0].PodInfo = map[string]string{
 				"csi.storage.k8s.io/pod.name": "web-0", "csi.storage.k8s.io/pod.namespace": "default", "csi.storage.k8s.io/pod.uid": "uid-web-0",
-				"csi.storage.k8s.io/serviceAccount.name": "sa", "csi.storage.k8s.io/ephemeral": "false"}
+				"csi.storage.k8s.io/serviceAccount.name": "sa", "csi.storage.k8s.io/ephemeral": "false",
+			}
 		}},
 		"Growing": {"the node's part is due", func(o *objects) {
 			o.claim().Status.AllocatedResources = corev1.ResourceList{corev1.ResourceStorage: quantity(8)}
@@ -143,14 +151,16 @@ func TestWanted(t *testing.T) {
 			o.spec().Volumes = append(o.spec().Volumes, corev1.Volume{Name: "w", VolumeSource: o.spec().Volumes[0].VolumeSource})
 			o.spec().Containers[0].VolumeMounts = append(o.spec().Containers[0].VolumeMounts, corev1.VolumeMount{Name: "w"})
 		}, func(*plan.Wanted) {}},
-		"Shared": {"two pods, in the order of their UIDs", func(o *objects) { o.pods = append([]*corev1.Pod{makePod("web-1", "data")}, o.pods...) },
+		"Shared": {
+			"two pods, in the order of their UIDs", func(o *objects) { o.pods = append([]*corev1.Pod{makePod("web-1", "data")}, o.pods...) },
 			func(w *plan.Wanted) {
 				w.Pods = append(w.Pods, plan.PodUse{Pod: plan.Pod{Namespace: "default", Name: "web-1", UID: "uid-web-1"}, Name: "v"})
-			}},
+			},
+		},
 		"GenericEphemeral": {"a claim of the pod's own", func(o *objects) {
 			o.spec().Volumes[0].VolumeSource = corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}
 			c := o.claim()
-			c.Name, c.OwnerReferences = "web-0-v", []metav1.OwnerReference{{UID: "uid-web-0", Controller: ptr(true)}}
+			c.Name, c.OwnerReferences = "web-0-v", []metav1.OwnerReference{{UID: "uid-web-0", Controller: new(true)}}
 			o.claims = map[string]*corev1.PersistentVolumeClaim{"default/web-0-v": c}
 		}, func(w *plan.Wanted) { w.PVC.Name = "web-0-v" }},
 	}
@@ -196,7 +206,8 @@ func TestProblems(t *testing.T) {
 		"NoNode": {"the provider has not made it yet", func(o *objects) { o.node = nil }, volume.ReasonPending, "Node", false},
 		"Affinity": {"the volume is elsewhere", func(o *objects) {
 			o.pv().Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"z2"}}}}}}}
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"z2"}}},
+			}}}}
 		}, volume.ReasonNodeAffinity, "pv1", false},
 		"NotOwned": {"a claim that happens to have the name", func(o *objects) {
 			o.spec().Volumes[0].VolumeSource = corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}

@@ -85,7 +85,7 @@ func (r resolver) resolve() resolved {
 
 // claim finds the claim and checks it; nil if it cannot be used.
 func (r resolver) claim(f *resolved) *corev1.PersistentVolumeClaim {
-	name := ""
+	var name string
 	if c := r.source.PersistentVolumeClaim; c != nil {
 		name = c.ClaimName
 	} else {

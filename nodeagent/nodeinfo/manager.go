@@ -175,8 +175,7 @@ func (m *Manager) Register(ctx context.Context, driver string, node csi.NodeClie
 	m.writing.Lock()
 	defer m.writing.Unlock()
 	err = m.retry(func() error { return m.install(ctx, info) })
-	var conflict *LabelConflictError
-	if errors.As(err, &conflict) {
+	if conflict, ok := errors.AsType[*LabelConflictError](err); ok {
 		m.tellConflict(conflict)
 	}
 	if err != nil {

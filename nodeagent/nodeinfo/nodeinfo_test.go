@@ -35,7 +35,8 @@ func info(driver, id string, limit int32, topology map[string]string) Info {
 	return Info{Driver: driver, NodeID: id, MaxVolumes: limit, Topology: topology}
 }
 
-func ptr[T any](v T) *T { return &v }
+//go:fix inline
+func ptr[T any](v T) *T { return new(v) }
 
 func TestInstallOnNode(t *testing.T) {
 	cases := map[string]struct {
@@ -49,13 +50,13 @@ func TestInstallOnNode(t *testing.T) {
 			reason: "labels and annotation are added",
 			node:   makeNode(nil, nil),
 			info:   info("a.b", "id", 0, map[string]string{"zone": "z1"}),
-			want:   nodeChange{Labels: map[string]*string{"zone": ptr("z1")}, Annotations: map[string]*string{idKey: ptr(`{"a.b":"id"}`)}},
+			want:   nodeChange{Labels: map[string]*string{"zone": new("z1")}, Annotations: map[string]*string{idKey: new(`{"a.b":"id"}`)}},
 		},
 		"OthersKept": {
 			reason: "another driver's id is not lost",
 			node:   makeNode(map[string]string{"zone": "z1"}, map[string]string{idKey: `{"x.y":"9"}`}),
 			info:   info("a.b", "id", 0, map[string]string{"zone": "z1"}),
-			want:   nodeChange{Annotations: map[string]*string{idKey: ptr(`{"a.b":"id","x.y":"9"}`)}},
+			want:   nodeChange{Annotations: map[string]*string{idKey: new(`{"a.b":"id","x.y":"9"}`)}},
 		},
 		"NothingToDo": {
 			reason: "a restart writes nothing",
@@ -66,7 +67,7 @@ func TestInstallOnNode(t *testing.T) {
 			reason: "the JSON text null is an empty map",
 			node:   makeNode(nil, map[string]string{idKey: `null`}),
 			info:   info("a.b", "id", 0, nil),
-			want:   nodeChange{Annotations: map[string]*string{idKey: ptr(`{"a.b":"id"}`)}},
+			want:   nodeChange{Annotations: map[string]*string{idKey: new(`{"a.b":"id"}`)}},
 		},
 		"Conflict": {
 			reason:    "an existing label of another value is never overwritten",
@@ -106,7 +107,7 @@ func TestUninstallFromNode(t *testing.T) {
 		want               nodeChange
 	}{
 		"Last":    {"an empty map is no annotation", `{"a.b":"id"}`, nodeChange{Annotations: map[string]*string{idKey: nil}}},
-		"One":     {"others stay", `{"a.b":"id","x.y":"9"}`, nodeChange{Annotations: map[string]*string{idKey: ptr(`{"x.y":"9"}`)}}},
+		"One":     {"others stay", `{"a.b":"id","x.y":"9"}`, nodeChange{Annotations: map[string]*string{idKey: new(`{"x.y":"9"}`)}}},
 		"Unknown": {"nothing to do", `{"x.y":"9"}`, nodeChange{}},
 	}
 	for name, c := range cases {
@@ -147,9 +148,9 @@ func TestDriverInCSINode(t *testing.T) {
 		},
 		"LimitChanges": {
 			reason: "the one mutable field is changed in place",
-			have:   []storagev1.CSINodeDriver{entry("a.b", "id", ptr(int32(3)), "a"), other},
+			have:   []storagev1.CSINodeDriver{entry("a.b", "id", new(int32(3)), "a"), other},
 			info:   info("a.b", "id", 5, map[string]string{"a": "2"}),
-			want:   []storagev1.CSINodeDriver{entry("a.b", "id", ptr(int32(5)), "a"), other},
+			want:   []storagev1.CSINodeDriver{entry("a.b", "id", new(int32(5)), "a"), other},
 		},
 		"IDChanges": {
 			reason: "the API server refuses a new id in place",
@@ -218,9 +219,11 @@ func (d driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest, ...grpc.Ca
 	return d.rsp, d.err
 }
 
-func answering(id string, zone string) driver {
-	return driver{rsp: &csi.NodeGetInfoResponse{NodeId: id, MaxVolumesPerNode: 2,
-		AccessibleTopology: &csi.Topology{Segments: map[string]string{"zone": zone}}}}
+func answering(id string) driver {
+	return driver{rsp: &csi.NodeGetInfoResponse{
+		NodeId: id, MaxVolumesPerNode: 2,
+		AccessibleTopology: &csi.Topology{Segments: map[string]string{"zone": "z1"}},
+	}}
 }
 
 type world struct {
@@ -262,7 +265,7 @@ func (w *world) ids(t *testing.T) map[string]string {
 
 func TestRegisterWritesNodeThenCSINode(t *testing.T) {
 	w := newWorld(makeNode(nil, nil))
-	if err := w.m.Register(t.Context(), "a.b", answering("id", "z1")); err != nil {
+	if err := w.m.Register(t.Context(), "a.b", answering("id")); err != nil {
 		t.Fatal(err)
 	}
 	var writes []string
@@ -276,7 +279,7 @@ func TestRegisterWritesNodeThenCSINode(t *testing.T) {
 	}
 	got := w.csiNode(t)
 	want := newCSINode(makeNode(nil, nil))
-	want.Spec.Drivers = []storagev1.CSINodeDriver{entry("a.b", "id", ptr(int32(2)), "zone")}
+	want.Spec.Drivers = []storagev1.CSINodeDriver{entry("a.b", "id", new(int32(2)), "zone")}
 	if diff := cmp.Diff(want.Spec, got.Spec); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -289,7 +292,7 @@ func TestRegisterWritesNodeThenCSINode(t *testing.T) {
 
 	// A changed id replaces the entry in two writes.
 	w.client.ClearActions()
-	if err := w.m.Register(t.Context(), "a.b", answering("id2", "z1")); err != nil {
+	if err := w.m.Register(t.Context(), "a.b", answering("id2")); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.csiNode(t).Spec.Drivers[0].NodeID; got != "id2" {
@@ -324,7 +327,7 @@ func TestLostRaceIsRepeated(t *testing.T) {
 		}
 		return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "n1", errors.New("changed"))
 	})
-	if err := w.m.Register(t.Context(), "a.b", answering("id", "z1")); err != nil {
+	if err := w.m.Register(t.Context(), "a.b", answering("id")); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(map[string]string{"a.b": "id", "x.y": "9"}, w.ids(t)); diff != "" {
@@ -334,9 +337,8 @@ func TestLostRaceIsRepeated(t *testing.T) {
 
 func TestLabelConflictIsAnEvent(t *testing.T) {
 	w := newWorld(makeNode(map[string]string{"zone": "z9"}, nil))
-	err := w.m.Register(t.Context(), "a.b", answering("id", "z1"))
-	var conflict *LabelConflictError
-	if !errors.As(err, &conflict) {
+	err := w.m.Register(t.Context(), "a.b", answering("id"))
+	if _, ok := errors.AsType[*LabelConflictError](err); !ok {
 		t.Fatalf("error %v, want a conflict", err)
 	}
 	if e := <-w.events.Events; !strings.Contains(e, "TopologyLabelConflict") {
@@ -351,7 +353,7 @@ func TestCSINodeOfAnEarlierNodeIsReplaced(t *testing.T) {
 	old := newCSINode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "uid-0"}})
 	old.Spec.Drivers = []storagev1.CSINodeDriver{entry("gone", "x", nil)}
 	w := newWorld(makeNode(nil, nil), old)
-	if err := w.m.Register(t.Context(), "a.b", answering("id", "z1")); err != nil {
+	if err := w.m.Register(t.Context(), "a.b", answering("id")); err != nil {
 		t.Fatal(err)
 	}
 	got := w.csiNode(t)
@@ -362,7 +364,7 @@ func TestCSINodeOfAnEarlierNodeIsReplaced(t *testing.T) {
 
 func TestGrace(t *testing.T) {
 	left := newCSINode(makeNode(nil, nil))
-	left.Spec.Drivers = []storagev1.CSINodeDriver{entry("stale.one", "s", nil), entry("a.b", "id", ptr(int32(2)), "zone")}
+	left.Spec.Drivers = []storagev1.CSINodeDriver{entry("stale.one", "s", nil), entry("a.b", "id", new(int32(2)), "zone")}
 	w := newWorld(makeNode(map[string]string{"zone": "z1"}, map[string]string{idKey: `{"stale.one":"s","a.b":"id"}`}), left)
 	steps := []struct {
 		reason  string
@@ -373,7 +375,7 @@ func TestGrace(t *testing.T) {
 		{"an earlier run's drivers start their grace", func() {}, []string{initKey, "stale.one", "a.b"}, []string{"stale.one", "a.b"}},
 		{"one registers within it", func() {
 			w.clock.Step(time.Minute)
-			if err := w.m.Register(t.Context(), "a.b", answering("id", "z1")); err != nil {
+			if err := w.m.Register(t.Context(), "a.b", answering("id")); err != nil {
 				t.Fatal(err)
 			}
 		}, []string{"a.b"}, []string{"stale.one", "a.b"}},
@@ -383,7 +385,7 @@ func TestGrace(t *testing.T) {
 			w.clock.Step(Grace - time.Second)
 		}, []string{"a.b"}, []string{"a.b"}},
 		{"once more, from its return", func() {
-			if err := w.m.Register(t.Context(), "a.b", answering("id", "z1")); err != nil {
+			if err := w.m.Register(t.Context(), "a.b", answering("id")); err != nil {
 				t.Fatal(err)
 			}
 			w.clock.Step(time.Hour)

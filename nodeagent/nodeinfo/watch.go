@@ -143,8 +143,7 @@ func (m *Manager) repair(ctx context.Context) error {
 	errs := []error{err}
 	for _, info := range m.infos() {
 		err := m.retry(func() error { return m.install(ctx, info) })
-		var conflict *LabelConflictError
-		if errors.As(err, &conflict) {
+		if conflict, ok := errors.AsType[*LabelConflictError](err); ok {
 			m.contradicted(ctx, info.Driver, conflict)
 			continue
 		}

@@ -148,13 +148,15 @@ func TestWhatOthersTakeAwayIsWrittenAgain(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(makeNode(nil, nil))
-			if err := w.m.Register(t.Context(), "a.b", answering("id", "z1")); err != nil {
+			if err := w.m.Register(t.Context(), "a.b", answering("id")); err != nil {
 				t.Fatal(err)
 			}
 			w.follow(t)
 			c.spoil(t, w)
-			want := state{Zone: "z1", IDs: map[string]string{"a.b": "id"}, Owner: c.wantOwner,
-				Entries: []storagev1.CSINodeDriver{entry("a.b", "id", count(2), "zone")}}
+			want := state{
+				Zone: "z1", IDs: map[string]string{"a.b": "id"}, Owner: c.wantOwner,
+				Entries: []storagev1.CSINodeDriver{entry("a.b", "id", count(2), "zone")},
+			}
 			tick := time.NewTicker(time.Millisecond)
 			defer tick.Stop()
 			late := time.After(20 * time.Second) // only a failure takes so long
@@ -175,7 +177,7 @@ func TestWhatOthersTakeAwayIsWrittenAgain(t *testing.T) {
 
 func TestARepairOfNothingWritesNothing(t *testing.T) {
 	w := newWorld(makeNode(map[string]string{"other": "x"}, nil))
-	if err := w.m.Register(t.Context(), "a.b", answering("id", "z1")); err != nil {
+	if err := w.m.Register(t.Context(), "a.b", answering("id")); err != nil {
 		t.Fatal(err)
 	}
 	before := w.writes()
@@ -196,7 +198,7 @@ func TestARepairOfNothingWritesNothing(t *testing.T) {
 
 func TestARepairWaitsForTheNode(t *testing.T) {
 	w := newWorld(makeNode(nil, nil))
-	if err := w.m.Register(t.Context(), "a.b", answering("id", "z1")); err != nil {
+	if err := w.m.Register(t.Context(), "a.b", answering("id")); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.client.CoreV1().Nodes().Delete(t.Context(), "n1", metav1.DeleteOptions{}); err != nil {
@@ -215,7 +217,7 @@ func TestARepairWaitsForTheNode(t *testing.T) {
 // else set is not overwritten.
 func TestAContradictingLabelIsToldOnce(t *testing.T) {
 	w := newWorld(makeNode(nil, nil))
-	if err := w.m.Register(t.Context(), "a.b", answering("id", "z1")); err != nil {
+	if err := w.m.Register(t.Context(), "a.b", answering("id")); err != nil {
 		t.Fatal(err)
 	}
 	repair := func() {

@@ -97,8 +97,10 @@ func setUp(in Input, p *Plan) {
 		p.add(Step{Op: OpStage, Key: w.Key, Staging: staging})
 	}
 	for _, u := range owed {
-		p.add(Step{Op: OpPublish, Key: w.Key, Pod: u.Pod.UID, Staging: staging,
-			Target: TargetPath(in.Root, u.Pod.UID, w.PV, w.Block)})
+		p.add(Step{
+			Op: OpPublish, Key: w.Key, Pod: u.Pod.UID, Staging: staging,
+			Target: TargetPath(in.Root, u.Pod.UID, w.PV, w.Block),
+		})
 	}
 	grow(in, staging, owed, p)
 }

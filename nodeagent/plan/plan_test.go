@@ -146,14 +146,15 @@ func (n *node) do(d *datadriven.TestData) string {
 
 func (n *node) state() string {
 	r := n.in.Record
-	s := "-> stage " + r.Stage.State.String()
+	var s strings.Builder
+	s.WriteString("-> stage " + r.Stage.State.String())
 	for _, uid := range slices.Sorted(maps.Keys(r.Pods)) {
-		s += fmt.Sprintf(", %s %s %s", uid, r.Pods[uid].Publish.State, r.Pods[uid].Custody)
+		fmt.Fprintf(&s, ", %s %s %s", uid, r.Pods[uid].Publish.State, r.Pods[uid].Custody)
 	}
 	if r.Grow.State != Absent {
-		s += fmt.Sprintf(", grow %s %d", r.Grow.State, r.GrownTo)
+		fmt.Fprintf(&s, ", grow %s %d", r.Grow.State, r.GrownTo)
 	}
-	return s + "\n"
+	return s.String() + "\n"
 }
 
 // carryOut does to the record and the mount table what apply would.
@@ -186,10 +187,11 @@ func carryOut(in *Input, s Step, result string) {
 		r.Pods[s.Pod] = pod
 	case OpGrow:
 		r.Grow.BecomeUncertain(s.Target)
-		if result == "ok" {
+		switch result {
+		case "ok":
 			r.Grow.BecomeDone(false)
 			r.GrownTo = s.Size
-		} else if result == "fail" {
+		case "fail":
 			r.Grow.BecomeAbsent()
 		}
 	case OpForget:
@@ -255,8 +257,10 @@ func makeInput(registered, stages bool, stage, publish Certainty, mounted bool, 
 	}
 	in := Input{
 		Root: "/r", Synced: synced, Driver: Driver{Registered: registered, Stages: stages},
-		Record: Record{Key: testKey, PV: "pv1", Stage: effect(stage, staging),
-			Pods: map[string]PodRecord{"p": {Publish: effect(publish, target), Custody: custody}}},
+		Record: Record{
+			Key: testKey, PV: "pv1", Stage: effect(stage, staging),
+			Pods: map[string]PodRecord{"p": {Publish: effect(publish, target), Custody: custody}},
+		},
 		Mounted:  map[string]bool{staging: mounted && stage == Done, target: mounted && publish == Done},
 		PodState: map[string]PodState{"p": state, "q": PodActive},
 	}

@@ -83,7 +83,7 @@ func Serve(ctx context.Context, socket string, agent Agent) error {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
 		return fmt.Errorf("serving pod volumes: %w", err)
 	}
-	listener, mine, err := registrar.ListenPrivate(socket)
+	listener, mine, err := registrar.ListenPrivate(ctx, socket)
 	if err != nil {
 		return fmt.Errorf("serving pod volumes: %w", err)
 	}

@@ -64,7 +64,8 @@ func (a *agent) Report(uids []string) error {
 
 func ready() Status {
 	return Status{Synced: true, Found: true, Pod: pod, State: plan.PodActive, Volumes: []Volume{
-		{Name: "b", Ready: true, Path: "/b"}, {Name: "a", Ready: true, Path: "/a", Block: true, ReadOnly: true}}}
+		{Name: "b", Ready: true, Path: "/b"}, {Name: "a", Ready: true, Path: "/a", Block: true, ReadOnly: true},
+	}}
 }
 
 func waiting() Status {
@@ -75,7 +76,8 @@ func waiting() Status {
 
 func TestPrepare(t *testing.T) {
 	whole := &podvolumesv1.PrepareResponse{Volumes: []*podvolumesv1.PodVolume{
-		{Name: "b", Path: "/b"}, {Name: "a", Path: "/a", Block: true, ReadOnly: true}}}
+		{Name: "b", Path: "/b"}, {Name: "a", Path: "/a", Block: true, ReadOnly: true},
+	}}
 	with := func(s Status, change func(*Status)) Status { change(&s); return s }
 	cases := map[string]struct {
 		reason   string
@@ -92,13 +94,17 @@ func TestPrepare(t *testing.T) {
 		"Deadline":    {"names the missing volume and why", agent{states: []Status{waiting()}}, nil, codes.Canceled, `volume "a": the tide is out`, nil},
 		"DeadlineRef": {"before the agent has read anything", agent{states: []Status{{}}}, nil, codes.Canceled, "not read the node's pods", nil},
 		"Unseen":      {"the agent's list lags", agent{bound: true, states: []Status{{Synced: true}}}, nil, codes.Canceled, "not seen the pod", nil},
-		"NotFound":    {"the API server does not know it either", agent{states: []Status{{Synced: true}}}, nil, codes.NotFound, "uid uid", nil},
+		"NotFound":    {"the API server does not know it either", agent{states: []Status{{Synced: true}}}, nil, codes.NotFound, "uid", nil},
 		"OtherName":   {"the uid is another pod's", agent{states: []Status{with(ready(), func(s *Status) { s.Pod.Name = "web-1" })}}, nil, codes.NotFound, "default/web-0", nil},
 		"APIDown":     {"not found is not guessed", agent{err: errors.New("no route"), states: []Status{{Synced: true}}}, nil, codes.Unavailable, "no route", nil},
 		"Released":    {"it is over", agent{states: []Status{with(ready(), func(s *Status) { s.Released = true })}}, nil, codes.FailedPrecondition, "released", nil},
 		"Deleting":    {"too late to start", agent{states: []Status{with(ready(), func(s *Status) { s.State = plan.PodDeleting })}}, nil, codes.FailedPrecondition, "deleting", nil},
-		"DeletingAgain": {"but a runtime that restarts learns where its pod's volumes are",
-			agent{states: []Status{with(ready(), func(s *Status) { s.State, s.HandedOut = plan.PodDeleting, true })}}, whole, codes.OK, "", []string{"hand out uid"}},
+		"DeletingAgain": {
+			"but a runtime that restarts learns where its pod's volumes are",
+			agent{states: []Status{with(ready(), func(s *Status) { s.State, s.HandedOut = plan.PodDeleting, true })}},
+			whole, codes.OK, "",
+			[]string{"hand out uid"},
+		},
 		"DiskFull": {"no answer without the durable mark", agent{err: errors.New("disk full"), states: []Status{ready()}}, nil, codes.Unavailable, "disk full", []string{"hand out uid"}},
 	}
 	for name, c := range cases {
@@ -109,7 +115,8 @@ func TestPrepare(t *testing.T) {
 				cancel() // the caller gives up at once: what it hears is what was known
 			}
 			got, err := NewServer(&c.agent).Prepare(ctx, &podvolumesv1.PrepareRequest{
-				Pod: &podvolumesv1.PodRef{Namespace: pod.Namespace, Name: pod.Name, Uid: pod.UID}})
+				Pod: &podvolumesv1.PodRef{Namespace: pod.Namespace, Name: pod.Name, Uid: pod.UID},
+			})
 			if status.Code(err) != c.wantCode || err != nil && !strings.Contains(err.Error(), c.wantText) {
 				t.Fatalf("%s: error %v, want %s with %q", c.reason, err, c.wantCode, c.wantText)
 			}

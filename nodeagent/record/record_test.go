@@ -34,10 +34,14 @@ func golden() plan.Record {
 		Grow:    plan.Effect{State: plan.Done, Path: "/r/target"},
 		GrownTo: 2 << 30,
 		Pods: map[string]plan.PodRecord{
-			"uid-1": {Pod: plan.Pod{Namespace: "default", Name: "web-0", UID: "uid-1"},
-				Publish: plan.Effect{State: plan.Done, Path: "/r/target", SawMount: true}, Custody: plan.HandedOut},
-			"uid-2": {Pod: plan.Pod{Namespace: "default", Name: "web-1", UID: "uid-2"}, ReadOnly: true,
-				Publish: plan.Effect{State: plan.Uncertain, Path: "/r/target2"}},
+			"uid-1": {
+				Pod:     plan.Pod{Namespace: "default", Name: "web-0", UID: "uid-1"},
+				Publish: plan.Effect{State: plan.Done, Path: "/r/target", SawMount: true}, Custody: plan.HandedOut,
+			},
+			"uid-2": {
+				Pod: plan.Pod{Namespace: "default", Name: "web-1", UID: "uid-2"}, ReadOnly: true,
+				Publish: plan.Effect{State: plan.Uncertain, Path: "/r/target2"},
+			},
 		},
 	}
 }
@@ -46,8 +50,10 @@ func golden() plan.Record {
 // volume since then.
 func named() plan.Record {
 	return plan.Record{Key: key, PV: "pv1", Pods: map[string]plan.PodRecord{
-		"uid-1": {Pod: plan.Pod{Namespace: "default", Name: "web-0", UID: "uid-1"}, Volume: "data",
-			Publish: plan.Effect{State: plan.Done, Path: "/r/target", SawMount: true}, Custody: plan.HandedOut},
+		"uid-1": {
+			Pod: plan.Pod{Namespace: "default", Name: "web-0", UID: "uid-1"}, Volume: "data",
+			Publish: plan.Effect{State: plan.Done, Path: "/r/target", SawMount: true}, Custody: plan.HandedOut,
+		},
 	}}
 }
 
@@ -102,7 +108,7 @@ func TestUpdateIsDurableAndReadsBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	cancelled := errors.New("no")
-	if err := s.Update(key, func(r *plan.Record) error { delete(r.Pods, "uid-1"); return cancelled }); err != cancelled {
+	if err := s.Update(key, func(r *plan.Record) error { delete(r.Pods, "uid-1"); return cancelled }); !errors.Is(err, cancelled) {
 		t.Errorf("error %v, want the change's own", err)
 	}
 	again, _ := open(t, dir, "b")

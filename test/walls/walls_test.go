@@ -5,7 +5,6 @@ package walls
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -227,7 +226,7 @@ func TestOnePackageDoc(t *testing.T) {
 			}
 		}
 		if len(docs) != 1 && len(p.GoFiles) > 0 {
-			t.Error(fmt.Sprintf("%s: want one package doc, found %d %v", p.room(), len(docs), docs))
+			t.Errorf("%s: want one package doc, found %d %v", p.room(), len(docs), docs)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package csitest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,7 +26,7 @@ func API(objects ...client.Object) client.WithWatch {
 // Disturbed is the API server as a controller sees it whose every request is a
 // step.
 func Disturbed(api client.WithWatch, steps *Steps) client.WithWatch {
-	failure := apierrors.NewInternalError(fmt.Errorf("disturbed"))
+	failure := apierrors.NewInternalError(errors.New("disturbed"))
 	do := func(verb string, obj any, f func() error) error {
 		return steps.Do(fmt.Sprintf("%s %T", verb, obj), failure, f)
 	}

@@ -131,8 +131,7 @@ func concurrent(t *testing.T, s Storage) {
 		group.Go(func() {
 			name := fmt.Sprintf("v%d", i)
 			v, err := p.Create(t.Context(), name, pool.Spec{Size: size})
-			var exhausted *pool.ExhaustedError
-			if errors.As(err, &exhausted) {
+			if _, ok := errors.AsType[*pool.ExhaustedError](err); ok {
 				return
 			}
 			mu.Lock()

@@ -67,7 +67,7 @@ func (d *Driver) Start(t testing.TB, socket string) *grpc.Server {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o750); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("unix", socket)
+	l, err := new(net.ListenConfig).Listen(t.Context(), "unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func (d *Driver) Start(t testing.TB, socket string) *grpc.Server {
 }
 
 // World lists what is in force, for comparison.
-func (d *Driver) World() (staged, published []string, violations []string) {
+func (d *Driver) World() (staged, published, violations []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Sorted(maps.Keys(d.Staged)), slices.Sorted(maps.Keys(d.Published)), slices.Clone(d.Violations)
@@ -175,7 +175,8 @@ func (d *Driver) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRe
 	rsp := &csi.NodeGetCapabilitiesResponse{}
 	for _, c := range d.Capabilities {
 		rsp.Capabilities = append(rsp.Capabilities, &csi.NodeServiceCapability{
-			Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: c}}})
+			Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: c}},
+		})
 	}
 	return rsp, nil
 }
