@@ -19,30 +19,39 @@ func (s *Segment) admits(bytes int64) bool {
 	return s.Unlimited || bytes <= s.Available
 }
 
-// fit gives every claim a segment, so that what the claims take from each pool
-// stays within what every segment used of that pool has available. Objects of
-// one pool may disagree for a moment; the strictest one used decides.
-func fit(claims []*option) ([]Provision, bool) {
-	p := packing{chosen: make([]*Segment, len(claims)), claims: slices.Clone(claims)}
-	slices.SortStableFunc(p.claims, func(a, b *option) int {
-		return cmp.Compare(b.claim.Request, a.claim.Request)
-	})
+// packing gives every claim a segment, so that what the claims take from each
+// pool stays within what every segment used of that pool has available. Objects
+// of one pool may disagree for a moment; the strictest one used decides. Largest
+// claims first, each tried in its segments with the most available first.
+type packing struct {
+	claims     []*option
+	chosen     []*Segment
+	steps      int
+	provisions []Provision
+}
+
+// fit packs the claims. The answer is valid until the next call.
+func (p *packing) fit(claims []*option) ([]Provision, bool) {
+	p.claims, p.chosen, p.provisions, p.steps = append(p.claims[:0], claims...), p.chosen[:0], p.provisions[:0], 0
+	if len(claims) > 1 {
+		slices.SortStableFunc(p.claims, func(a, b *option) int { return cmp.Compare(b.claim.Request, a.claim.Request) })
+	}
+	for _, o := range p.claims {
+		if o.shunned {
+			return nil, false
+		}
+		if len(o.segments) > 1 {
+			slices.SortStableFunc(o.segments, func(a, b *Segment) int { return cmp.Compare(b.Available, a.Available) })
+		}
+		p.chosen = append(p.chosen, nil)
+	}
 	if !p.from(0) {
 		return nil, false
 	}
-	out := make([]Provision, 0, len(claims))
 	for i, o := range p.claims {
-		out = append(out, Provision{Claim: o.claim, Segment: p.chosen[i]})
+		p.provisions = append(p.provisions, Provision{Claim: o.claim, Segment: p.chosen[i]})
 	}
-	return out, true
-}
-
-// packing is the state of fit: largest claims first, each tried in its
-// segments with the most available first.
-type packing struct {
-	claims []*option
-	chosen []*Segment
-	steps  int
+	return p.provisions, true
 }
 
 func (p *packing) from(k int) bool {
@@ -53,11 +62,10 @@ func (p *packing) from(k int) bool {
 	if o.unchecked {
 		return p.from(k + 1)
 	}
-	for _, i := range byAvailable(o.segments) {
+	for _, s := range o.segments {
 		if p.steps++; p.steps > stepsMax {
 			return false
 		}
-		s := &o.segments[i]
 		if !s.admits(o.claim.Request) {
 			continue
 		}
@@ -72,6 +80,9 @@ func (p *packing) from(k int) bool {
 
 // holds reports whether the pool can take the first k+1 claims as chosen.
 func (p *packing) holds(k int, pool string) bool {
+	if k == 0 {
+		return true
+	}
 	var sum int64
 	for i := 0; i <= k; i++ {
 		if s := p.chosen[i]; s != nil && s.Pool == pool {
@@ -84,19 +95,4 @@ func (p *packing) holds(k int, pool string) bool {
 		}
 	}
 	return true
-}
-
-// byAvailable orders positions by falling Available, without moving segments
-// that others point at.
-func byAvailable(segments []Segment) []int {
-	order := make([]int, len(segments))
-	for i := range order {
-		order[i] = i
-	}
-	if len(order) > 1 {
-		slices.SortStableFunc(order, func(a, b int) int {
-			return cmp.Compare(segments[b].Available, segments[a].Available)
-		})
-	}
-	return order
 }

@@ -5,9 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/berth-storage/berth/volume"
 )
@@ -28,7 +27,7 @@ const (
 // Classify tells the state of a claim from its class, nil where the class is
 // unset or does not exist (upstream: volumebinding, GetPodVolumeClaims). A
 // class without a binding mode is an error: the API server always sets one.
-func Classify(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (State, error) {
+func Classify(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (State, error) {
 	if IsBound(claim) {
 		return StateBound, nil
 	}
@@ -46,7 +45,7 @@ func Classify(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (S
 
 // WhyImmediate says, for a claim in StateImmediate, what it waits for; "" is
 // left to the sentence of volume.ReasonClaimUnbound.
-func WhyImmediate(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
+func WhyImmediate(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
 	name := ClassName(claim)
 	switch {
 	case claim.Spec.VolumeName != "":
@@ -61,14 +60,14 @@ func WhyImmediate(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass
 
 // IsBound reports whether the binding is complete. The annotation's value does
 // not matter, nor does the claim's phase (component-helpers, AnnBindCompleted).
-func IsBound(claim *v1.PersistentVolumeClaim) bool {
+func IsBound(claim *corev1.PersistentVolumeClaim) bool {
 	_, completed := claim.Annotations[volume.AnnBindCompleted]
 	return claim.Spec.VolumeName != "" && completed
 }
 
 // ClassName is the name of the claim's class; the beta annotation wins over
 // the field (component-helpers, GetPersistentVolumeClaimClass).
-func ClassName(claim *v1.PersistentVolumeClaim) string {
+func ClassName(claim *corev1.PersistentVolumeClaim) string {
 	if name, ok := claim.Annotations[volume.AnnBetaStorageClass]; ok {
 		return name
 	}
@@ -92,32 +91,18 @@ func NewPod(bound, delayed []Claim) *Pod {
 		}
 		return strings.Compare(a.Key, b.Key)
 	})
-	return &Pod{Bound: bound, Delayed: delayed}
+	return &Pod{
+		Bound: bound, Delayed: delayed,
+		InTree: slices.ContainsFunc(bound, func(c Claim) bool { return c.Volume != nil && c.Volume.InTree != nil }),
+	}
 }
 
-// fits reports whether the volume could serve the claim, wherever it is
-// (component-helpers, FindMatchingVolume). Phase and claimRef are the index's
-// business: a Shelf holds only volumes that are free.
-func (c *Claim) fits(v *Volume) bool {
-	if !c.admits(v) {
-		return false
-	}
-	if c.Selector != nil && !c.Selector.Matches(labels.Set(v.Labels)) {
-		return false
-	}
-	for _, mode := range c.AccessModes {
-		if !slices.Contains(v.AccessModes, mode) {
-			return false
-		}
-	}
-	return true
-}
-
-// admits is the part of fits that also binds a volume reserved for the claim:
-// upstream skips selector and access modes for those.
+// admits reports whether a volume that is reserved for the claim can serve it,
+// wherever it is. Upstream asks neither selector nor access modes of those
+// (component-helpers, FindMatchingVolume).
 func (c *Claim) admits(v *Volume) bool {
 	return v.Class == c.Class.Name && v.Capacity >= c.Request && v.Block == c.Block && v.AttributesClass == c.AttributesClass
 }
 
 // Allows reports whether the class lets a volume be provisioned for the node.
-func (c *Class) Allows(node Node) bool { return volume.Allowed(c.AllowedTopologies, node.Labels) }
+func (c *Class) Allows(node *Node) bool { return volume.Allowed(c.AllowedTopologies, node.Labels) }

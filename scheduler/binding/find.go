@@ -1,6 +1,8 @@
 package binding
 
 import (
+	"strings"
+
 	"github.com/berth-storage/berth/volume"
 )
 
@@ -19,67 +21,153 @@ type Provision struct {
 }
 
 // Verdict is the answer for one node: either no Refusals, and Bindings and
-// Provisions cover every delayed claim, or Refusals alone.
+// Provisions cover every delayed claim, or Refusals alone. An Err is something
+// broken and excludes all else.
 type Verdict struct {
 	Bindings   []Binding
 	Provisions []Provision
 	Refusals   []volume.Refusal
+	Err        error
 }
 
 // OK reports whether the node can hold the pod's volumes.
-func (v *Verdict) OK() bool { return len(v.Refusals) == 0 }
+func (v *Verdict) OK() bool { return v.Err == nil && len(v.Refusals) == 0 }
+
+// Question is a Pod and the View to judge it by, joined once a cycle. It never
+// changes; many goroutines may ask it, each with a Judge of its own.
+type Question struct {
+	Pod  *Pod
+	view View
+	// shelves and rooms belong to the delayed claims, by position.
+	shelves []Shelf
+	rooms   []Room
+	// shun: nodes that refused a claim lately are refused; see Shun.
+	shun bool
+}
+
+// NewQuestion joins a pod and a view.
+func NewQuestion(pod *Pod, view View) *Question {
+	q := &Question{Pod: pod, view: view, shelves: make([]Shelf, len(pod.Delayed)), rooms: make([]Room, len(pod.Delayed))}
+	for i := range pod.Delayed {
+		c := &pod.Delayed[i]
+		q.shelves[i] = view.Shelf(c)
+		if c.measured() {
+			q.rooms[i] = view.Room(c.Class.Name)
+		}
+	}
+	return q
+}
+
+// measured reports whether provisioning the claim asks for published capacity.
+func (c *Claim) measured() bool {
+	return c.Class.Provisions && c.Class.TracksCapacity && c.HasRequest
+}
+
+// Wary reports whether some node refused a claim of the pod lately.
+func (q *Question) Wary() bool {
+	for i := range q.Pod.Delayed {
+		if len(q.Pod.Delayed[i].Refused) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Shun is the question in which a node does not provision a claim that its
+// driver refused lately. It is for a pod that has other nodes: those that
+// refused are the last choice, not no choice.
+func (q *Question) Shun() *Question {
+	shunned := *q
+	shunned.shun = true
+	return &shunned
+}
+
+// Judge answers questions. It owns the memory that an answer needs, so that a
+// pass over thousands of nodes allocates nothing. One goroutine at a time.
+type Judge struct {
+	options   []option
+	collector collector
+	packing   packing
+	bindings  []Binding
+	rest      []*option
+	verdict   Verdict
+}
+
+// Find judges one node with a Judge of its own, so that the verdict is the
+// caller's to keep.
+func Find(q *Question, node Node) Verdict { return *new(Judge).Find(q, &node) }
 
 // Find judges one node (upstream: FindPodVolumes). Bound and delayed claims
 // are both judged, so that a person learns of every cause at once; refusals
-// come in upstream's order.
-func Find(pod *Pod, node Node, view View) Verdict {
-	boundRefusals, missing := checkBound(pod.Bound, node)
-	verdict := findDelayed(pod.Delayed, node, view)
-	refusals := append(boundRefusals, verdict.Refusals...)
-	refusals = append(refusals, missing...)
-	if len(refusals) > 0 {
-		return Verdict{Refusals: refusals}
+// come in upstream's order. The verdict's Bindings and Provisions are valid
+// until the next call.
+func (j *Judge) Find(q *Question, node *Node) *Verdict {
+	affinity, missing, err := checkBound(q.Pod.Bound, node)
+	if err != nil {
+		j.verdict = Verdict{Err: err}
+		return &j.verdict
 	}
-	return verdict
+	j.verdict = j.delayed(q, node)
+	if affinity.Reason == "" && missing.Reason == "" {
+		return &j.verdict
+	}
+	refusals := make([]volume.Refusal, 0, 2)
+	if affinity.Reason != "" {
+		refusals = append(refusals, affinity)
+	}
+	refusals = append(refusals, j.verdict.Refusals...)
+	if missing.Reason != "" {
+		refusals = append(refusals, missing)
+	}
+	j.verdict = Verdict{Refusals: refusals}
+	return &j.verdict
 }
 
 // checkBound reports the first bound volume that the node cannot reach, or the
 // first that does not exist. One is enough: naming more would split the group
 // of nodes that fail for one cause.
-func checkBound(claims []Claim, node Node) (affinity, missing []volume.Refusal) {
+func checkBound(claims []Claim, node *Node) (affinity, missing volume.Refusal, err error) {
 	for i := range claims {
 		c := &claims[i]
-		switch {
-		case c.Volume == nil:
-			return nil, []volume.Refusal{refuseMissing(c)}
-		case !c.Volume.reachable(node):
-			return []volume.Refusal{refuseAffinity(c)}, nil
+		if c.Volume == nil {
+			return affinity, refuseMissing(c), nil
+		}
+		reached, err := c.Volume.Reachable(node)
+		if err != nil {
+			return affinity, missing, err
+		}
+		if !reached {
+			return refuseAffinity(c), missing, nil
 		}
 	}
-	return nil, nil
+	return affinity, missing, nil
 }
 
-// findDelayed answers for the claims whose volume is chosen with the node.
-func findDelayed(claims []Claim, node Node, view View) Verdict {
+// delayed answers for the claims whose volume is chosen with the node.
+func (j *Judge) delayed(q *Question, node *Node) Verdict {
+	claims := q.Pod.Delayed
 	if len(claims) == 0 {
 		return Verdict{}
 	}
-	options := make([]option, len(claims))
+	if cap(j.options) < len(claims) {
+		j.options = make([]option, len(claims))
+	}
+	j.options = j.options[:len(claims)]
 	for i := range claims {
-		o, refusal, refused := optionsOf(&claims[i], node, view, len(claims))
-		if refused {
+		o := &j.options[i]
+		o.reset(&claims[i])
+		if refusal, refused := j.gather(o, q, i, node); refused {
 			return Verdict{Refusals: []volume.Refusal{refusal}}
 		}
-		options[i] = o
 	}
-	if v, ok := greedy(options); ok {
+	if v, ok := j.greedy(); ok {
 		return v
 	}
-	s := newSearch(options)
+	s := newSearch(j.options, &j.packing)
 	if v, ok := s.run(); ok {
 		return v
 	}
-	return Verdict{Refusals: explain(options, s, view)}
+	return Verdict{Refusals: explain(j.options, s, q.view)}
 }
 
 // option is what one delayed claim may become on the node.
@@ -94,50 +182,88 @@ type option struct {
 	provisions bool
 	// unchecked is true where no capacity question arises.
 	unchecked bool
-	segments  []Segment
-	// refusal says why the claim cannot be provisioned.
-	refusal volume.Refusal
+	// shunned: the node would do, if its driver had not refused lately.
+	shunned  bool
+	segments []*Segment
+	// cause says why the claim cannot be provisioned; its text is made only
+	// for a node that is refused.
+	cause cause
 }
 
-// optionsOf gathers a claim's options. It refuses the node at once where the
-// claim is tied to a place that the node is not in.
-func optionsOf(c *Claim, node Node, view View, claims int) (option, volume.Refusal, bool) {
-	o := option{claim: c}
+func (o *option) reset(c *Claim) {
+	*o = option{claim: c, volumes: o.volumes[:0], segments: o.segments[:0]}
+}
+
+// cause is why a claim cannot be provisioned.
+type cause int
+
+const (
+	causeNone cause = iota
+	causeNoVolume
+	causeTopology
+	causeSource
+)
+
+// gather fills a claim's options. It refuses the node at once where the claim
+// is tied to a place that the node is not in.
+func (j *Judge) gather(o *option, q *Question, i int, node *Node) (volume.Refusal, bool) {
+	c := o.claim
 	switch {
 	case c.SelectedNode != "" && c.SelectedNode != node.Name:
-		return o, refuseSelected(c), true
+		return refuseSelected(c), true
 	case c.SelectedNode != "":
 		// Upstream skips the static match here too: a provisioner is at work.
 		// The ledger holds the claim's bytes already; asking for them again
 		// would refuse a claim its own place.
-		provisionable(&o, node, view)
+		provisionable(o, q, i, node)
 		o.unchecked = o.provisions
-		return o, volume.Refusal{}, false
+		return volume.Refusal{}, false
 	case c.Reserved != nil && c.admits(c.Reserved):
-		if !c.Reserved.reachable(node) {
-			return o, refuseReserved(c), true
+		if c.Reserved.Place != nil && !c.Reserved.Place.Matches(node) {
+			return refuseReserved(c), true
 		}
-		o.volumes = []*Volume{c.Reserved}
-		o.refusal = refuseNoVolume(c)
-		return o, volume.Refusal{}, false
+		o.volumes = append(o.volumes, c.Reserved)
+		o.cause = causeNoVolume
+		return volume.Refusal{}, false
 	}
-	o.volumes = candidates(c, node, view, claims)
-	provisionable(&o, node, view)
-	return o, volume.Refusal{}, false
+	if shelf := q.shelves[i]; shelf != nil {
+		j.collector.start(c, len(q.Pod.Delayed), o.volumes)
+		shelf.Ascend(node, c.Request, &j.collector)
+		o.volumes = j.collector.found
+	}
+	provisionable(o, q, i, node)
+	return volume.Refusal{}, false
 }
 
 // provisionable sets how the claim could be provisioned on the node.
-func provisionable(o *option, node Node, view View) {
+func provisionable(o *option, q *Question, i int, node *Node) {
 	c := o.claim
+	_, refused := c.Refused[node.Name]
 	switch {
 	case !c.Class.Provisions:
-		o.refusal = refuseNoVolume(c)
-	case !c.Class.Allows(node):
-		o.refusal = refuseTopology(c)
-	case !c.HasRequest || !c.Class.TracksCapacity:
+		o.cause = causeNoVolume
+	case len(c.Class.AllowedTopologies) > 0 && !c.Class.Allows(node):
+		o.cause = causeTopology
+	case c.Source != nil && !c.Source.Place.Matches(node):
+		o.cause = causeSource
+	case q.shun && refused:
+		o.provisions, o.shunned = true, true
+	case !c.measured():
 		o.provisions, o.unchecked = true, true
 	default:
 		o.provisions = true
-		o.segments = view.Segments(c.Class.Name, node)
+		o.segments = q.rooms[i].Segments(o.segments, node)
 	}
+}
+
+// hasPlugin reports whether a comma-separated list names the plugin.
+func hasPlugin(list, plugin string) bool {
+	for list != "" {
+		var name string
+		name, list, _ = strings.Cut(list, ",")
+		if name == plugin {
+			return true
+		}
+	}
+	return false
 }

@@ -2,7 +2,8 @@ package binding
 
 import (
 	"cmp"
-	"iter"
+	"errors"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -10,7 +11,7 @@ import (
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/berth-storage/berth/volume"
@@ -19,8 +20,8 @@ import (
 // on is the place of one node by its name label.
 type on string
 
-func (p on) Matches(n Node) bool { return n.Labels["host"] == string(p) }
-func (p on) String() string      { return "host=" + string(p) }
+func (p on) Matches(n *Node) bool { return n.Labels["host"] == string(p) }
+func (p on) String() string       { return "host=" + string(p) }
 
 // world is a View over plain slices: every lookup is a scan.
 type world struct {
@@ -33,27 +34,53 @@ type segmentAt struct {
 	Segment
 }
 
-func (w world) Shelves(class string, node Node) []Shelf {
+// reaches is where a volume can be used, for claims that are not bound.
+func reaches(v *Volume, n *Node) bool { return v.Place == nil || v.Place.Matches(n) }
+
+// fits is every rule of a match but place and selector.
+func fits(c *Claim, v *Volume) bool {
+	for _, mode := range c.AccessModes {
+		if !slices.Contains(v.AccessModes, mode) {
+			return false
+		}
+	}
+	return c.admits(v)
+}
+
+func (w world) Shelf(c *Claim) Shelf {
 	var s shelf
 	for _, v := range w.volumes {
-		if v.Class == class && v.reachable(node) {
+		if fits(c, v) {
 			s = append(s, v)
 		}
 	}
 	slices.SortFunc(s, func(a, b *Volume) int {
 		return cmp.Or(cmp.Compare(a.Capacity, b.Capacity), strings.Compare(a.Name, b.Name))
 	})
-	return []Shelf{s}
+	return s
 }
 
-func (w world) Segments(class string, node Node) []Segment {
-	var out []Segment
-	for _, s := range w.segments[class] {
-		if s.host == node.Labels["host"] {
-			out = append(out, s.Segment)
+type shelf []*Volume
+
+func (s shelf) Ascend(n *Node, capacity int64, take Taker) {
+	for _, v := range s {
+		if reaches(v, n) && v.Capacity >= capacity && !take.Take(v) {
+			return
 		}
 	}
-	return out
+}
+
+func (w world) Room(class string) Room { return room(w.segments[class]) }
+
+type room []segmentAt
+
+func (r room) Segments(buf []*Segment, n *Node) []*Segment {
+	for i := range r {
+		if r[i].host == n.Labels["host"] {
+			buf = append(buf, &r[i].Segment)
+		}
+	}
+	return buf
 }
 
 func (w world) MostAvailable(class *Class) (int64, bool) {
@@ -64,24 +91,15 @@ func (w world) MostAvailable(class *Class) (int64, bool) {
 	return most, len(w.segments[class.Name]) > 0
 }
 
-type shelf []*Volume
-
-func (s shelf) From(capacity int64) iter.Seq[*Volume] {
-	return func(yield func(*Volume) bool) {
-		for _, v := range s {
-			if v.Capacity >= capacity && !yield(v) {
-				return
-			}
-		}
-	}
-}
+// find answers for one pod on one node.
+func find(pod *Pod, n Node, w world) Verdict { return Find(NewQuestion(pod, w), n) }
 
 func node(name string) Node { return Node{Name: name, Labels: map[string]string{"host": name}} }
 
 const gib = volume.GiB
 
 func pv(name, class string, size int64, host string) *Volume {
-	v := &Volume{Name: name, UID: "uid-" + name, Class: class, Capacity: size, AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}}
+	v := &Volume{Name: name, UID: "uid-" + name, Class: class, Capacity: size, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}}
 	if host != "" {
 		v.Place = on(host)
 	}
@@ -91,7 +109,7 @@ func pv(name, class string, size int64, host string) *Volume {
 func claim(name, class string, size int64, change ...func(*Claim)) Claim {
 	c := Claim{
 		Key: "default/" + name, UID: "uid-" + name, Class: Class{Name: class}, Request: size, HasRequest: true,
-		AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
+		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 	}
 	for _, f := range change {
 		f(&c)
@@ -139,7 +157,7 @@ func TestFind(t *testing.T) {
 	gold.AttributesClass = "gold"
 	zone1 := func(c *Claim) {
 		dynamic(c)
-		c.Class.AllowedTopologies = []v1.TopologySelectorTerm{{MatchLabelExpressions: []v1.TopologySelectorLabelRequirement{{Key: "zone", Values: []string{"z1"}}}}}
+		c.Class.AllowedTopologies = []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: "zone", Values: []string{"z1"}}}}}
 	}
 	cases := map[string]struct {
 		reason         string
@@ -180,7 +198,7 @@ func TestFind(t *testing.T) {
 			delayed: []Claim{claim("a", "local", gib, func(c *Claim) { c.AttributesClass = "gold" })},
 			volumes: []*Volume{pv("plain", "local", gib, "n1"), gold}, want: []string{"default/a on gold"}},
 		"access modes": {reason: "the volume offers every mode asked",
-			delayed: []Claim{claim("a", "local", gib, func(c *Claim) { c.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteMany} })},
+			delayed: []Claim{claim("a", "local", gib, func(c *Claim) { c.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany} })},
 			volumes: []*Volume{pv("plain", "local", gib, "n1")},
 			want:    []string{"NoMatchingVolume: claim default/a asks 1 GiB"}},
 		"only one of two": {reason: "one volume serves one claim",
@@ -248,6 +266,14 @@ func TestFind(t *testing.T) {
 		"reserved elsewhere": {reason: "no other volume is taken and none provisioned (upstream provisions)",
 			delayed: []Claim{claim("a", "berth", gib, dynamic, func(c *Claim) { c.Reserved = pv("mine", "berth", gib, "n2") })},
 			want:    []string{"NoMatchingVolume: claim default/a has mine reserved, at host=n2"}},
+		"source here": {reason: "a snapshot that is here can be restored here",
+			delayed:  []Claim{claim("a", "berth", gib, dynamic, func(c *Claim) { c.Source = &Source{"snapshot default/s", on("n1")} })},
+			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 2*gib)}},
+			want:     []string{"default/a provisioned in p"}},
+		"source elsewhere": {reason: "the driver could only refuse (upstream tries)",
+			delayed:  []Claim{claim("a", "berth", gib, dynamic, func(c *Claim) { c.Source = &Source{"snapshot default/s", on("n2")} })},
+			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 2*gib)}},
+			want:     []string{"SourceElsewhere: claim default/a is made from snapshot default/s, at host=n2"}},
 		"reserved too small": {reason: "a reserved volume that cannot serve the claim is as if it were not (upstream)",
 			delayed: []Claim{claim("a", "local", 2*gib, func(c *Claim) { c.Reserved = pv("mine", "local", gib, "n1") })},
 			volumes: []*Volume{pv("x", "local", 2*gib, "n1")}, want: []string{"default/a on x"}},
@@ -257,7 +283,7 @@ func TestFind(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			got := Find(NewPod(tc.bound, tc.delayed), node("n1"), world{tc.volumes, tc.segments})
+			got := find(NewPod(tc.bound, tc.delayed), node("n1"), world{tc.volumes, tc.segments})
 			if diff := gocmp.Diff(tc.want, answer(got)); diff != "" {
 				t.Errorf("%s: (-want +got)\n%s", tc.reason, diff)
 			}
@@ -268,12 +294,75 @@ func TestFind(t *testing.T) {
 	}
 }
 
+// TestShun: a node that refused lately is the last choice, not no choice.
+func TestShun(t *testing.T) {
+	w := world{volumes: []*Volume{pv("x", "berth", 2*gib, "n3")}, segments: map[string][]segmentAt{"berth": {segment("n1", "p", 8*gib), segment("n2", "q", 8*gib), segment("n3", "r", 8*gib)}}}
+	refused := func(c *Claim) { c.Refused = map[string]struct{}{"n1": {}, "n3": {}} }
+	pod := NewPod(nil, []Claim{claim("a", "berth", gib, dynamic, refused)})
+	q := NewQuestion(pod, w)
+	if !q.Wary() || NewQuestion(NewPod(nil, []Claim{claim("a", "berth", gib, dynamic)}), w).Wary() {
+		t.Error("Wary does not tell a refused claim from another")
+	}
+	want := map[string][]string{
+		"n1": {"NotEnoughCapacity: claim default/a asks 1 GiB; the driver refused it here lately"},
+		"n2": {"default/a provisioned in q"},
+		"n3": {"default/a on x"},
+	}
+	got := map[string][]string{}
+	for _, n := range []string{"n1", "n2", "n3"} {
+		got[n] = answer(Find(q.Shun(), node(n)))
+		if v := Find(q, node(n)); !v.OK() {
+			t.Errorf("%s is refused although nobody shuns it: %v", n, answer(v))
+		}
+	}
+	if diff := gocmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// TestInTree: a volume of a migrated plugin is where its driver says on nodes
+// that handle it as CSI, and where its own affinity says on others.
+func TestInTree(t *testing.T) {
+	moved := pv("ebs", "", gib, "old")
+	moved.InTree = &InTree{Plugin: "kubernetes.io/aws-ebs", Place: on("new")}
+	broken := pv("broken", "", gib, "old")
+	broken.InTree = &InTree{Plugin: "kubernetes.io/aws-ebs", Err: errors.New("no volume id")}
+	cases := map[string]struct {
+		reason   string
+		volume   *Volume
+		host     string
+		migrated string
+		want     []string
+		wantErr  string
+	}{
+		"migrated, new key":  {reason: "the driver's topology", volume: moved, host: "new", migrated: "kubernetes.io/gce-pd,kubernetes.io/aws-ebs"},
+		"migrated, old key":  {reason: "the driver's topology", volume: moved, host: "old", migrated: "kubernetes.io/aws-ebs", want: []string{"NodeAffinity: claim default/a is bound to ebs, at host=old"}},
+		"not migrated":       {reason: "the volume's own affinity", volume: moved, host: "old", migrated: "kubernetes.io/gce-pd"},
+		"a longer name":      {reason: "names are compared whole", volume: moved, host: "old", migrated: "kubernetes.io/aws-ebs-next"},
+		"cannot, needed":     {reason: "an error, not a refusal (upstream)", volume: broken, host: "old", migrated: "kubernetes.io/aws-ebs", wantErr: "no volume id"},
+		"cannot, not needed": {reason: "nobody asks", volume: broken, host: "old"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			n := node(tc.host)
+			n.Migrated = tc.migrated
+			got := find(NewPod([]Claim{bound("a", tc.volume)}, nil), n, world{})
+			if diff := gocmp.Diff(tc.want, answer(got)); diff != "" {
+				t.Errorf("%s: (-want +got)\n%s", tc.reason, diff)
+			}
+			if text := fmt.Sprint(got.Err); tc.wantErr == "" && got.Err != nil || !strings.Contains(text, tc.wantErr) || got.OK() == (len(tc.want) > 0 || tc.wantErr != "") {
+				t.Errorf("%s: error %v, want %q", tc.reason, got.Err, tc.wantErr)
+			}
+		})
+	}
+}
+
 func TestOneCauseOneText(t *testing.T) {
 	w := world{segments: map[string][]segmentAt{"berth": {segment("n1", "p1", gib), segment("n2", "p2", 2*gib), segment("n3", "p3", 0)}}}
 	pod := NewPod(nil, []Claim{claim("b", "berth", 2*gib, dynamic), claim("a", "berth", 2*gib, dynamic)})
 	texts := map[string]bool{}
 	for _, n := range []string{"n1", "n2", "n3"} {
-		v := Find(pod, node(n), w)
+		v := find(pod, node(n), w)
 		if v.OK() {
 			t.Fatalf("node %s was not refused", n)
 		}
@@ -297,14 +386,14 @@ func TestPlan(t *testing.T) {
 		segments: map[string][]segmentAt{"berth": {segment("n1", "p", 4*gib)}},
 	}
 	pod := NewPod(nil, []Claim{claim("b", "berth", 2*gib, dynamic), claim("a", "berth", gib, dynamic)})
-	plan := Plan("n1", Find(pod, node("n1"), w))
+	plan := Plan("n1", find(pod, node("n1"), w))
 	if want, got := "node n1\nbind default/a to x\nprovision default/b\n", plan.String(); want != got {
 		t.Errorf("plan:\n%s\nwant:\n%s", got, want)
 	}
 	if plan.Empty() {
 		t.Error("a plan with steps is empty")
 	}
-	if p := Plan("n1", Find(NewPod([]Claim{bound("a", pv("x", "", gib, ""))}, nil), node("n1"), w)); !p.Empty() {
+	if p := Plan("n1", find(NewPod([]Claim{bound("a", pv("x", "", gib, ""))}, nil), node("n1"), w)); !p.Empty() {
 		t.Errorf("bound claims need no step, got %v", p)
 	}
 }
@@ -315,6 +404,7 @@ func TestScore(t *testing.T) {
 		delayed  []Claim
 		volumes  []*Volume
 		segments map[string][]segmentAt
+		shape    Shape
 		want     int64
 	}{
 		"empty pool": {reason: "a tenth is used", delayed: []Claim{claim("a", "berth", gib, dynamic)},
@@ -329,44 +419,90 @@ func TestScore(t *testing.T) {
 		"mean of classes": {reason: "each class weighs the same",
 			delayed:  []Claim{claim("a", "fast", gib, dynamic), claim("b", "slow", 2*gib, dynamic)},
 			segments: map[string][]segmentAt{"fast": {segment("n1", "p", 10*gib)}, "slow": {segment("n1", "q", 4*gib)}}, want: 70},
+		"fullest": {reason: "a rising shape packs", delayed: []Claim{claim("a", "berth", 4*gib, dynamic)}, shape: Shape{{0, 0}, {100, 10}},
+			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 10*gib)}}, want: 40},
+		"bent": {reason: "between two points the line is straight", delayed: []Claim{claim("a", "berth", 3*gib, dynamic)}, shape: Shape{{20, 8}, {40, 4}, {90, 2}},
+			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 10*gib)}}, want: 60},
+		"before the first point": {reason: "the line is level beyond its ends", delayed: []Claim{claim("a", "berth", gib, dynamic)}, shape: Shape{{20, 8}, {40, 4}},
+			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 10*gib)}}, want: 80},
+		"after the last point": {reason: "the line is level beyond its ends", delayed: []Claim{claim("a", "berth", 9*gib, dynamic)}, shape: Shape{{20, 8}, {40, 4}},
+			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 10*gib)}}, want: 40},
+		"one volume size": {reason: "an object that publishes no capacity counts as full (upstream crashes)", delayed: []Claim{claim("a", "berth", gib, dynamic)},
+			segments: map[string][]segmentAt{"berth": {{"n1", Segment{Pool: "p", Unlimited: true, Bounded: true, MaximumVolumeSize: 9 * gib}}}}, want: 0},
+		"huge": {reason: "a product beyond 64 bits", delayed: []Claim{claim("a", "berth", 1<<60, dynamic)},
+			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 1<<62)}}, want: 75},
 		"not tracked": {reason: "no capacity, no score", delayed: []Claim{claim("a", "berth", gib, func(c *Claim) { c.Class.Provisions = true })}, want: 0},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			v := Find(NewPod(nil, tc.delayed), node("n1"), world{tc.volumes, tc.segments})
-			if got := v.Score(); got != tc.want {
+			shape := tc.shape
+			if shape == nil {
+				shape = DefaultShape()
+			}
+			v := find(NewPod(nil, tc.delayed), node("n1"), world{tc.volumes, tc.segments})
+			if got := v.Score(shape); got != tc.want {
 				t.Errorf("%s: score %d, want %d", tc.reason, got, tc.want)
 			}
 		})
 	}
 }
 
+// node1 is an Occupancy over a plain set.
+type node1 map[volume.Key]struct{}
+
+func (n node1) Has(k volume.Key) bool { _, ok := n[k]; return ok }
+
+func (n node1) Used(driver string) (used int64) {
+	for k := range n {
+		if k.Driver == driver {
+			used++
+		}
+	}
+	return used
+}
+
 func TestCheckAttach(t *testing.T) {
-	set := func(keys ...string) map[volume.Key]struct{} {
-		out := map[volume.Key]struct{}{}
+	list := func(keys ...string) (out []volume.Key) {
 		for _, k := range keys {
 			driver, handle, _ := strings.Cut(k, "/")
-			out[volume.Key{Driver: driver, Handle: handle}] = struct{}{}
+			out = append(out, volume.Key{Driver: driver, Handle: handle})
+		}
+		return out
+	}
+	refused := func(details ...string) (out []volume.Refusal) {
+		for _, d := range details {
+			out = append(out, volume.Refusal{Reason: volume.ReasonAttachLimit, Detail: d})
 		}
 		return out
 	}
 	cases := map[string]struct {
-		reason string
-		attach Attach
-		want   []volume.Refusal
+		reason          string
+		limits          map[string]int64
+		present, wanted []volume.Key
+		want            []volume.Refusal
 	}{
-		"no limit":     {reason: "a driver without a limit takes any number", attach: Attach{Limits: map[string]int64{"e": 0}, Wanted: set("d/1", "d/2")}},
-		"fits":         {reason: "up to the limit", attach: Attach{Limits: map[string]int64{"d": 2}, Present: set("d/1"), Wanted: set("d/2")}},
-		"shared":       {reason: "a volume on the node already adds nothing", attach: Attach{Limits: map[string]int64{"d": 1}, Present: set("d/1"), Wanted: set("d/1")}},
-		"other driver": {reason: "drivers are counted apart", attach: Attach{Limits: map[string]int64{"d": 1}, Present: set("e/1", "e/2"), Wanted: set("d/1")}},
-		"full": {reason: "the text counts what is asked, not what the node has", attach: Attach{Limits: map[string]int64{"d": 2}, Present: set("d/1"), Wanted: set("d/2", "d/3")},
-			want: []volume.Refusal{{Reason: volume.ReasonAttachLimit, Detail: "driver d, 2 more asked"}}},
-		"zero": {reason: "a limit of zero is not unlimited", attach: Attach{Limits: map[string]int64{"d": 0}, Wanted: set("d/2")},
-			want: []volume.Refusal{{Reason: volume.ReasonAttachLimit, Detail: "driver d, 1 more asked"}}},
+		"no limit":     {reason: "a driver without a limit takes any number", limits: map[string]int64{"e": 0}, wanted: list("d/1", "d/2")},
+		"fits":         {reason: "up to the limit", limits: map[string]int64{"d": 2}, present: list("d/1"), wanted: list("d/2")},
+		"shared":       {reason: "a volume on the node already adds nothing", limits: map[string]int64{"d": 1}, present: list("d/1"), wanted: list("d/1")},
+		"over already": {reason: "a node over its limit still takes what it has", limits: map[string]int64{"d": 1}, present: list("d/1", "d/2"), wanted: list("d/2")},
+		"other driver": {reason: "drivers are counted apart", limits: map[string]int64{"d": 1}, present: list("e/1", "e/2"), wanted: list("d/1")},
+		"full": {reason: "the text counts what is asked, not what the node has", limits: map[string]int64{"d": 2}, present: list("d/1"), wanted: list("d/2", "d/3"),
+			want: refused("driver d, 2 more asked")},
+		"part is there": {reason: "only what is new is asked", limits: map[string]int64{"d": 2}, present: list("d/1", "d/4"), wanted: list("d/1", "d/2"),
+			want: refused("driver d, 1 more asked")},
+		"zero": {reason: "a limit of zero is not unlimited", limits: map[string]int64{"d": 0}, wanted: list("d/2"),
+			want: refused("driver d, 1 more asked")},
+		"two drivers": {reason: "each driver that is full is named, in one order", limits: map[string]int64{"d": 0, "e": 1}, wanted: list("e/1", "d/2", "e/3"),
+			want: refused("driver d, 1 more asked", "driver e, 2 more asked")},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			if diff := gocmp.Diff(tc.want, CheckAttach(tc.attach)); diff != "" {
+			there := node1{}
+			for _, k := range tc.present {
+				there[k] = struct{}{}
+			}
+			limit := func(driver string) (int64, bool) { n, ok := tc.limits[driver]; return n, ok }
+			if diff := gocmp.Diff(tc.want, CheckAttach(tc.wanted, limit, there)); diff != "" {
 				t.Errorf("%s: (-want +got)\n%s", tc.reason, diff)
 			}
 		})

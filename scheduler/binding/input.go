@@ -1,9 +1,7 @@
 package binding
 
 import (
-	"iter"
-
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 )
 
@@ -12,12 +10,16 @@ import (
 type Node struct {
 	Name   string
 	Labels map[string]string
+	// Migrated are the in-tree plugins whose volumes the node handles as CSI
+	// ones, comma separated: volume.AnnMigratedPlugins of its CSINode. Only read
+	// for a Pod with InTree volumes.
+	Migrated string
 }
 
 // Place is where a volume can be reached from.
 type Place interface {
 	// Matches reports whether the node lies in the place.
-	Matches(Node) bool
+	Matches(node *Node) bool
 	// String describes the place for a person.
 	String() string
 }
@@ -34,14 +36,38 @@ type Volume struct {
 	Block bool
 	// AttributesClass is the VolumeAttributesClass, empty for none.
 	AttributesClass string
-	AccessModes     []v1.PersistentVolumeAccessMode
+	AccessModes     []corev1.PersistentVolumeAccessMode
 	Labels          map[string]string
 	// Place is nil for a volume without node affinity: it is everywhere.
 	Place Place
+	// InTree is set for a volume of a plugin that a CSI driver took over.
+	InTree *InTree
 }
 
-// reachable reports whether the volume can be used on the node.
-func (v *Volume) reachable(node Node) bool { return v.Place == nil || v.Place.Matches(node) }
+// InTree is what becomes of a volume on a node that handles its plugin as CSI.
+type InTree struct {
+	// Plugin is the in-tree plugin's name.
+	Plugin string
+	// Place is the translated one: the driver's topology key in the place of the
+	// well-known zone labels. nil is everywhere.
+	Place Place
+	// Err says that the volume cannot be translated, which is an error on the
+	// nodes that need it.
+	Err error
+}
+
+// Reachable reports whether the volume, once bound, can be used on the node. An
+// error is one of InTree.
+func (v *Volume) Reachable(node *Node) (bool, error) {
+	place := v.Place
+	if v.InTree != nil && hasPlugin(node.Migrated, v.InTree.Plugin) {
+		if v.InTree.Err != nil {
+			return false, v.InTree.Err
+		}
+		place = v.InTree.Place
+	}
+	return place == nil || place.Matches(node), nil
+}
 
 // Class is a StorageClass, reduced to what a decision reads.
 type Class struct {
@@ -50,7 +76,7 @@ type Class struct {
 	Provisions bool
 	// AllowedTopologies: terms are ORed, their expressions ANDed; none allows
 	// every node.
-	AllowedTopologies []v1.TopologySelectorTerm
+	AllowedTopologies []corev1.TopologySelectorTerm
 	// TracksCapacity is CSIDriver.spec.storageCapacity of the provisioner:
 	// only then does a missing or small CSIStorageCapacity refuse a node.
 	TracksCapacity bool
@@ -70,7 +96,7 @@ type Claim struct {
 
 	Block           bool
 	AttributesClass string
-	AccessModes     []v1.PersistentVolumeAccessMode
+	AccessModes     []corev1.PersistentVolumeAccessMode
 	// Selector is nil for a claim without one.
 	Selector labels.Selector
 
@@ -86,6 +112,23 @@ type Claim struct {
 	// Reserved is the PersistentVolume whose claimRef names this claim before
 	// the claim is bound, or nil.
 	Reserved *Volume
+
+	// Source is where the claim's data comes from, nil where that ties it to no
+	// place.
+	Source *Source
+
+	// Refused are the nodes whose driver said lately that it has no room for a
+	// claim of this class and size, although its published capacity says
+	// otherwise.
+	Refused map[string]struct{}
+}
+
+// Source is the snapshot or volume that a new volume is made from, and the
+// place that both have to be in.
+type Source struct {
+	// Name is for people: "snapshot default/monday".
+	Name  string
+	Place Place
 }
 
 // Pod is the question: the claims of one pod, classified. Delayed is sorted by
@@ -93,16 +136,33 @@ type Claim struct {
 type Pod struct {
 	Bound   []Claim
 	Delayed []Claim
+	// InTree: at least one bound volume has InTree, so nodes need Migrated.
+	InTree bool
 }
 
-// Shelf holds volumes of one class that one node can reach, smallest first.
+// Taker is given volumes by a Shelf.
+type Taker interface {
+	// Take is told the next volume of a list that rises by capacity, then by
+	// name. It answers false where the rest of that list is of no use.
+	Take(v *Volume) bool
+}
+
+// Shelf holds the unclaimed volumes that a claim could take by class, volume
+// mode, attributes class and access modes.
 type Shelf interface {
-	// From yields the volumes of at least that many bytes, by rising capacity,
-	// then by name.
-	From(capacity int64) iter.Seq[*Volume]
+	// Ascend gives the taker the volumes of at least that many bytes that the
+	// node reaches. They may come as several rising lists, and one volume may
+	// stand in two of them.
+	Ascend(node *Node, capacity int64, take Taker)
 }
 
-// Segment is one CSIStorageCapacity that a node can reach.
+// Room is the capacity that is published for one class.
+type Room interface {
+	// Segments appends the capacity objects that the node reaches.
+	Segments(buf []*Segment, node *Node) []*Segment
+}
+
+// Segment is one CSIStorageCapacity that a node can reach. It never changes.
 type Segment struct {
 	// Pool names the storage behind the object. Objects of several classes
 	// that share one pool share its bytes.
@@ -123,11 +183,9 @@ type Segment struct {
 // View is the snapshot of volumes and capacity. It never changes; it is as old
 // as the cycle that took it, plus the lag of the watches.
 type View interface {
-	// Shelves returns the unclaimed volumes of the class that the node
-	// reaches, grouped as the index has them.
-	Shelves(class string, node Node) []Shelf
-	// Segments returns the capacity objects of the class that the node reaches.
-	Segments(class string, node Node) []Segment
+	// Shelf and Room are asked once a claim and cycle, not once a node.
+	Shelf(claim *Claim) Shelf
+	Room(class string) Room
 	// MostAvailable is the most that a new volume of the class could have on
 	// any node that the class allows, in bytes, and false where no such node
 	// has a segment. It depends on no node, and is asked for refusals only.

@@ -8,42 +8,43 @@ import (
 	"github.com/berth-storage/berth/volume"
 )
 
-// Attach is the question of attach limits on one node.
-type Attach struct {
-	// Limits is how many volumes of each driver the node can attach; a driver
-	// that is missing has no limit. From CSINode, as old as its informer.
-	Limits map[string]int64
-	// Present are the volumes of the pods on the node, assumed pods included:
-	// the scheduler's own snapshot, so that preemption sees what eviction frees.
-	Present map[volume.Key]struct{}
-	// Wanted are the pod's own volumes. A volume in both sets counts once.
-	Wanted map[volume.Key]struct{}
+// Occupancy is what is attached to one node, or will be: the volumes of its
+// pods, assumed ones included, and those of its VolumeAttachments, each once.
+type Occupancy interface {
+	// Has reports whether the volume is among them.
+	Has(k volume.Key) bool
+	// Used is how many of them the driver serves.
+	Used(driver string) int64
 }
 
+// Limit is how many volumes of a driver the node can attach, and false for a
+// driver without limit.
+type Limit func(driver string) (int64, bool)
+
 // CheckAttach refuses where the pod's new volumes would pass a driver's limit.
-func CheckAttach(a Attach) []volume.Refusal {
-	added := map[string]int64{}
-	for k := range a.Wanted {
-		if _, limited := a.Limits[k.Driver]; !limited {
+// wanted are the pod's own volumes, each once; one that the node has adds
+// nothing.
+func CheckAttach(wanted []volume.Key, limit Limit, there Occupancy) []volume.Refusal {
+	var out []volume.Refusal
+	for i, k := range wanted {
+		// Each driver is judged at its first volume.
+		if slices.ContainsFunc(wanted[:i], func(o volume.Key) bool { return o.Driver == k.Driver }) {
 			continue
 		}
-		if _, there := a.Present[k]; !there {
-			added[k.Driver]++
+		most, limited := limit(k.Driver)
+		if !limited {
+			continue
 		}
-	}
-	if len(added) == 0 {
-		return nil
-	}
-	used := map[string]int64{}
-	for k := range a.Present {
-		used[k.Driver]++
-	}
-	var out []volume.Refusal
-	for driver, n := range added {
-		if used[driver]+n > a.Limits[driver] {
+		var added int64
+		for _, o := range wanted[i:] {
+			if o.Driver == k.Driver && !there.Has(o) {
+				added++
+			}
+		}
+		if added > 0 && there.Used(k.Driver)+added > most {
 			out = append(out, volume.Refusal{
 				Reason: volume.ReasonAttachLimit,
-				Detail: fmt.Sprintf("driver %s, %d more asked", driver, n),
+				Detail: fmt.Sprintf("driver %s, %d more asked", k.Driver, added),
 			})
 		}
 	}

@@ -2,59 +2,83 @@ package binding
 
 import (
 	"cmp"
+	"maps"
 	"slices"
-	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
 )
 
-// candidates returns the limit smallest free volumes that fit the claim and
-// that the node reaches, smallest first.
-func candidates(c *Claim, node Node, view View, limit int) []*Volume {
-	var found []*Volume
-	for _, shelf := range view.Shelves(c.Class.Name, node) {
-		taken := 0
-		for v := range shelf.From(c.Request) {
-			if !c.fits(v) {
-				continue
-			}
-			found = append(found, v)
-			if taken++; taken == limit {
-				break
-			}
-		}
+// collector keeps the smallest volumes that fit a claim, smallest first, out of
+// the rising lists of a Shelf. It implements Taker.
+type collector struct {
+	claim *Claim
+	limit int
+	found []*Volume
+}
+
+func (c *collector) start(claim *Claim, limit int, buf []*Volume) {
+	*c = collector{claim: claim, limit: limit, found: buf}
+}
+
+// Take implements Taker.
+func (c *collector) Take(v *Volume) bool {
+	if c.claim.Selector != nil && !c.claim.Selector.Matches(labels.Set(v.Labels)) {
+		return true
 	}
-	slices.SortFunc(found, func(a, b *Volume) int {
-		if n := cmp.Compare(a.Capacity, b.Capacity); n != 0 {
-			return n
-		}
-		return strings.Compare(a.Name, b.Name)
-	})
-	return found[:min(len(found), limit)]
+	at := len(c.found)
+	for at > 0 && smaller(v, c.found[at-1]) {
+		at--
+	}
+	switch {
+	case at > 0 && c.found[at-1] == v:
+		return true
+	case at == c.limit:
+		return false
+	case len(c.found) < c.limit:
+		c.found = append(c.found, nil)
+	}
+	copy(c.found[at+1:], c.found[at:])
+	c.found[at] = v
+	// Of a list that rises, what follows is larger than v.
+	return at+1 < c.limit
+}
+
+// smaller orders by capacity, then by name, so that equal inputs give equal
+// answers.
+func smaller(a, b *Volume) bool {
+	return a.Capacity < b.Capacity || a.Capacity == b.Capacity && a.Name < b.Name
 }
 
 // greedy is upstream's answer: by rising request, each claim takes the smallest
 // free volume that fits; the rest is provisioned. It is kept wherever it is
 // complete, so that a pod that upstream places gets the volumes that upstream
 // would give it. options are in the order of NewPod.
-func greedy(options []option) (Verdict, bool) {
-	var v Verdict
-	var rest []*option
-	for i := range options {
-		o := &options[i]
-		at := slices.IndexFunc(o.volumes, func(vol *Volume) bool {
-			return !slices.ContainsFunc(v.Bindings, func(b Binding) bool { return b.Volume.Name == vol.Name })
-		})
+func (j *Judge) greedy() (Verdict, bool) {
+	j.bindings, j.rest = j.bindings[:0], j.rest[:0]
+	for i := range j.options {
+		o := &j.options[i]
+		v := firstFree(o.volumes, j.bindings)
 		switch {
-		case at >= 0:
-			v.Bindings = append(v.Bindings, Binding{o.claim, o.volumes[at]})
+		case v != nil:
+			j.bindings = append(j.bindings, Binding{o.claim, v})
 		case o.provisions:
-			rest = append(rest, o)
+			j.rest = append(j.rest, o)
 		default:
 			return Verdict{}, false
 		}
 	}
-	var ok bool
-	v.Provisions, ok = fit(rest)
-	return v, ok
+	provisions, ok := j.packing.fit(j.rest)
+	return Verdict{Bindings: j.bindings, Provisions: provisions}, ok
+}
+
+// firstFree is the smallest volume that no binding took, nil for none.
+func firstFree(volumes []*Volume, taken []Binding) *Volume {
+	for _, v := range volumes {
+		if !slices.ContainsFunc(taken, func(b Binding) bool { return b.Volume == v }) {
+			return v
+		}
+	}
+	return nil
 }
 
 // leavesMax bounds the search to all choices of a pod of 12 claims that could
@@ -73,7 +97,7 @@ const leavesMax = 1 << 12
 type search struct {
 	order []*option
 	// holder is the claim that holds a volume, by position in order.
-	holder map[string]int
+	holder map[*Volume]int
 	// held is the volume that a claim holds, by position in order.
 	held   []*Volume
 	leaves int
@@ -84,10 +108,12 @@ type search struct {
 	// the first try, for the refusal.
 	stuck []*option
 	tried bool
+
+	packing *packing
 }
 
-func newSearch(options []option) *search {
-	s := &search{holder: map[string]int{}, held: make([]*Volume, len(options))}
+func newSearch(options []option, p *packing) *search {
+	s := &search{holder: map[*Volume]int{}, held: make([]*Volume, len(options)), packing: p}
 	for i := range options {
 		s.order = append(s.order, &options[i])
 	}
@@ -114,8 +140,8 @@ func (s *search) from(k int, rest []*option) (Verdict, bool) {
 	if s.leaves >= leavesMax {
 		return Verdict{}, false
 	}
-	holder, held := cloneMap(s.holder), slices.Clone(s.held)
-	if s.augment(k, map[string]bool{}) {
+	holder, held := maps.Clone(s.holder), slices.Clone(s.held)
+	if s.augment(k, map[*Volume]bool{}) {
 		if v, ok := s.from(k+1, rest); ok {
 			return v, true
 		}
@@ -138,7 +164,7 @@ func (s *search) leaf(rest []*option) (Verdict, bool) {
 	if !s.tried {
 		s.first, s.tried = rest, true
 	}
-	provisions, ok := fit(rest)
+	provisions, ok := s.packing.fit(rest)
 	if !ok {
 		return Verdict{}, false
 	}
@@ -153,26 +179,18 @@ func (s *search) leaf(rest []*option) (Verdict, bool) {
 
 // augment gives claim k a volume, moving others to another of theirs where that
 // frees one (Kuhn). It leaves everything as it was where it cannot.
-func (s *search) augment(k int, seen map[string]bool) bool {
+func (s *search) augment(k int, seen map[*Volume]bool) bool {
 	for _, v := range s.order[k].volumes {
-		if seen[v.Name] {
+		if seen[v] {
 			continue
 		}
-		seen[v.Name] = true
-		other, taken := s.holder[v.Name]
+		seen[v] = true
+		other, taken := s.holder[v]
 		if taken && !s.augment(other, seen) {
 			continue
 		}
-		s.holder[v.Name], s.held[k] = k, v
+		s.holder[v], s.held[k] = k, v
 		return true
 	}
 	return false
-}
-
-func cloneMap(m map[string]int) map[string]int {
-	out := make(map[string]int, len(m))
-	for k, v := range m {
-		out[k] = v
-	}
-	return out
 }

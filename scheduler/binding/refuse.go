@@ -40,26 +40,38 @@ func refuseNoVolume(claims ...*Claim) volume.Refusal {
 	return volume.Refusal{Reason: volume.ReasonNoMatchingVolume, Detail: asked(claims)}
 }
 
-func refuseTopology(c *Claim) volume.Refusal {
-	return volume.Refusal{
-		Reason: volume.ReasonTopologyNotAllowed,
-		Detail: fmt.Sprintf("claim %s: class %s allows only %s", c.Key, c.Class.Name, allowed(&c.Class)),
+// refusal says why the claim can be neither matched nor provisioned.
+func (o *option) refusal() volume.Refusal {
+	c := o.claim
+	switch o.cause {
+	case causeTopology:
+		return volume.Refusal{
+			Reason: volume.ReasonTopologyNotAllowed,
+			Detail: fmt.Sprintf("claim %s: class %s allows only %s", c.Key, c.Class.Name, allowed(&c.Class)),
+		}
+	case causeSource:
+		return volume.Refusal{
+			Reason: volume.ReasonSourceElsewhere,
+			Detail: fmt.Sprintf("claim %s is made from %s, at %s", c.Key, c.Source.Name, c.Source.Place),
+		}
+	case causeNone, causeNoVolume:
 	}
+	return refuseNoVolume(c)
 }
 
 // explain says why no choice worked. It names the cause that upstream would:
 // of the claims that find no volume by smallest fit, the first by size that
 // fails. Where each would do alone, it is what the best choice lacked.
 func explain(options []option, s *search, view View) []volume.Refusal {
-	taken := map[string]bool{}
+	var taken []Binding
 	for i := range options {
 		o := &options[i]
-		at := slices.IndexFunc(o.volumes, func(v *Volume) bool { return !taken[v.Name] })
+		v := firstFree(o.volumes, taken)
 		switch {
-		case at >= 0:
-			taken[o.volumes[at].Name] = true
+		case v != nil:
+			taken = append(taken, Binding{o.claim, v})
 		case !o.provisions && len(o.volumes) == 0:
-			return []volume.Refusal{o.refusal}
+			return []volume.Refusal{o.refusal()}
 		case !o.provisions && len(s.stuck) > 0:
 			return []volume.Refusal{refuseNoVolume(rivals(options, o)...)}
 		case o.provisions && !o.alone():
@@ -74,7 +86,7 @@ func explain(options []option, s *search, view View) []volume.Refusal {
 
 // alone reports whether the claim could be provisioned if it were the only one.
 func (o *option) alone() bool {
-	return o.unchecked || slices.ContainsFunc(o.segments, func(s Segment) bool { return s.admits(o.claim.Request) })
+	return o.unchecked || slices.ContainsFunc(o.segments, func(s *Segment) bool { return s.admits(o.claim.Request) })
 }
 
 // rivals are the claims that want the same volumes as the stuck one.
@@ -105,6 +117,10 @@ func refuseCapacity(rest []*option, view View) volume.Refusal {
 	}
 	r.Detail = asked(together)
 	if len(together) == 0 {
+		return r
+	}
+	if len(together) == 1 && slices.ContainsFunc(rest, func(o *option) bool { return o.shunned && o.claim == together[0] }) {
+		r.Detail += "; the driver refused it here lately"
 		return r
 	}
 	class := &together[0].Class

@@ -3,7 +3,7 @@ package cache
 import (
 	"fmt"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-storage/berth/scheduler/binding"
 	"github.com/berth-storage/berth/volume"
@@ -52,8 +52,8 @@ func (c *Cache) assume(plan binding.BindPlan, owner string) error {
 }
 
 // unbound returns a claim that is still the one judged and still to be bound.
-func (c *Cache) unbound(key, uid string) (*v1.PersistentVolumeClaim, error) {
-	pvc := get[v1.PersistentVolumeClaim](c.claims, key)
+func (c *Cache) unbound(key, uid string) (*corev1.PersistentVolumeClaim, error) {
+	pvc := get[corev1.PersistentVolumeClaim](c.stores.claims, key)
 	switch {
 	case pvc == nil || string(pvc.UID) != uid:
 		return nil, fmt.Errorf("claim %s is gone", key)
@@ -87,7 +87,7 @@ func (c *Cache) forget(plan binding.BindPlan, owner string) {
 }
 
 // WroteVolume notes that the API server accepted a volume's claimRef.
-func (c *Cache) WroteVolume(pv *v1.PersistentVolume) {
+func (c *Cache) WroteVolume(pv *corev1.PersistentVolume) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last = nil
@@ -95,7 +95,7 @@ func (c *Cache) WroteVolume(pv *v1.PersistentVolume) {
 }
 
 // WroteClaim notes that the API server accepted a claim's selected node.
-func (c *Cache) WroteClaim(pvc *v1.PersistentVolumeClaim) {
+func (c *Cache) WroteClaim(pvc *corev1.PersistentVolumeClaim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last = nil

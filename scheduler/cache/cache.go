@@ -5,9 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/informers"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-storage/berth/scheduler/binding"
+	"github.com/berth-storage/berth/volume"
 )
 
 // UnnumberedGrace is how long the bytes of a volume stay held after it appeared
@@ -26,50 +28,68 @@ const UnnumberedGrace = 2 * time.Minute
 // Cache is the scheduler's knowledge of volumes. All methods are safe for
 // concurrent use.
 type Cache struct {
-	claims     cache.Store
-	pvs        cache.Store
-	capacities cache.Store
-	nodes      cache.Store
-	pods       cache.Store
-	classes    storagelisters.StorageClassLister
-	drivers    storagelisters.CSIDriverLister
-	claimsOf   corelisters.PersistentVolumeClaimLister
-	clock      clock.WithTicker
+	stores    objectStores
+	classes   storagelisters.StorageClassLister
+	drivers   storagelisters.CSIDriverLister
+	claimsOf  corelisters.PersistentVolumeClaimLister
+	clock     clock.WithTicker
+	ended     func()
+	sharing   []Sharing
+	snapshots Snapshots
 
 	// timed wakes Run when a deadline was set.
 	timed chan struct{}
-	// ended is called, without a lock, when time alone ended a hold.
-	ended func()
 	// loaded reads the stores once, before the first snapshot: events of the
 	// first list may still be on their way then.
 	loaded sync.Once
+	// occupied: node → *Occupancy. Written under mu, read without.
+	occupied sync.Map
+	// kept are limits that vanished: node → driver → limit. Written under mu,
+	// replaced and never changed.
+	kept atomic.Pointer[map[string]map[string]int64]
 
 	mu sync.Mutex
 	// Guarded by mu.
-	ledger  *ledger
-	volumes *volumes
-	waiters waiters
-	// claimUID: claim key → UID last seen, to end the hold of a claim that was
-	// deleted, or replaced by a namesake.
-	claimUID map[string]string
+	ledger      *ledger
+	volumes     *volumes
+	attachments attachments
+	limits      limits
+	refusals    refusals
+	waiters     waiters
+	// known: claim key → what was last seen of it, to end the hold of a claim
+	// that was deleted or replaced by a namesake, and to tell what changed.
+	known map[string]knownClaim
 	// last is the newest snapshot, nil after a change.
 	last *Snapshot
 }
 
-// New makes a cache over the factory's informers, which it registers with.
-// ended is called when a hold ends by time and no event of the API will tell.
-// The factory is started by the caller, and Run after it.
-func New(f informers.SharedInformerFactory, clk clock.WithTicker, ended func()) (*Cache, error) {
+// objectStores are the informers' stores.
+type objectStores struct {
+	claims, volumes, capacities, nodes, pods, csiNodes, attachments cache.Store
+}
+
+// knownClaim is what tells one state of a claim from another here.
+type knownClaim struct{ uid, class, volume, selected string }
+
+// New makes a cache over the factory's informers, which it registers with. The
+// factory is started by the caller, and Run after it.
+func New(f informers.SharedInformerFactory, o Options) (*Cache, error) {
 	core, storage := f.Core().V1(), f.Storage().V1()
+	all := places{}
 	c := &Cache{
-		claims: core.PersistentVolumeClaims().Informer().GetStore(), pvs: core.PersistentVolumes().Informer().GetStore(),
-		capacities: storage.CSIStorageCapacities().Informer().GetStore(), nodes: core.Nodes().Informer().GetStore(),
-		pods:    core.Pods().Informer().GetStore(),
+		stores: objectStores{
+			claims: core.PersistentVolumeClaims().Informer().GetStore(), volumes: core.PersistentVolumes().Informer().GetStore(),
+			capacities: storage.CSIStorageCapacities().Informer().GetStore(), nodes: core.Nodes().Informer().GetStore(),
+			pods: core.Pods().Informer().GetStore(), csiNodes: storage.CSINodes().Informer().GetStore(),
+			attachments: storage.VolumeAttachments().Informer().GetStore(),
+		},
 		classes: storage.StorageClasses().Lister(), drivers: storage.CSIDrivers().Lister(),
-		claimsOf: core.PersistentVolumeClaims().Lister(), clock: clk,
-		timed: make(chan struct{}, 1), ended: ended,
-		ledger: newLedger(UnnumberedGrace), volumes: newVolumes(), waiters: waiters{}, claimUID: map[string]string{},
+		claimsOf: core.PersistentVolumeClaims().Lister(),
+		clock:    o.Clock, ended: o.Ended, sharing: o.Sharing, snapshots: o.Snapshots, timed: make(chan struct{}, 1),
+		ledger: newLedger(UnnumberedGrace, all), volumes: newVolumes(all), attachments: newAttachments(),
+		limits: newLimits(o.AttachGrace), refusals: newRefusals(UnnumberedGrace), waiters: waiters{}, known: map[string]knownClaim{},
 	}
+	c.kept.Store(&map[string]map[string]int64{})
 	for _, r := range []struct {
 		informer cache.SharedIndexInformer
 		observe  func(key string)
@@ -80,6 +100,9 @@ func New(f informers.SharedInformerFactory, clk clock.WithTicker, ended func()) 
 		{storage.CSIStorageCapacities().Informer(), c.observeCapacity, nil},
 		{core.Nodes().Informer(), c.observeNode, sameLabels},
 		{core.Pods().Informer(), c.observePod, func(any, any) bool { return true }},
+		{storage.StorageClasses().Informer(), c.observeClass, nil},
+		{storage.CSINodes().Informer(), c.observeCSINode, nil},
+		{storage.VolumeAttachments().Informer(), c.observeAttachment, nil},
 	} {
 		if _, err := r.informer.AddEventHandler(handler(r.observe, r.same)); err != nil {
 			return nil, fmt.Errorf("watching %T: %w", r.informer, err)
@@ -109,8 +132,8 @@ func handler(observe func(string), same func(old, new any) bool) cache.ResourceE
 }
 
 func sameLabels(old, new any) bool {
-	a, okA := old.(*v1.Node)
-	b, okB := new.(*v1.Node)
+	a, okA := old.(*corev1.Node)
+	b, okB := new.(*corev1.Node)
 	return okA && okB && maps.Equal(a.Labels, b.Labels)
 }
 
@@ -125,14 +148,20 @@ func (c *Cache) Observe(obj any) {
 		obj = tombstone.Obj
 	}
 	switch obj.(type) {
-	case *v1.PersistentVolumeClaim:
+	case *corev1.PersistentVolumeClaim:
 		c.observeClaim(key)
-	case *v1.PersistentVolume:
+	case *corev1.PersistentVolume:
 		c.observeVolume(key)
 	case *storagev1.CSIStorageCapacity:
 		c.observeCapacity(key)
-	case *v1.Node:
+	case *corev1.Node:
 		c.observeNode(key)
+	case *storagev1.StorageClass:
+		c.observeClass(key)
+	case *storagev1.CSINode:
+		c.observeCSINode(key)
+	case *storagev1.VolumeAttachment:
+		c.observeAttachment(key)
 	}
 }
 
@@ -156,19 +185,34 @@ func (c *Cache) observeClaim(key string) {
 
 // syncClaim needs mu.
 func (c *Cache) syncClaim(key string) {
-	pvc := get[v1.PersistentVolumeClaim](c.claims, key)
-	if pvc != nil && c.claimUID[key] == string(pvc.UID) && c.ledger.knows(factsOfClaim(pvc)) {
+	pvc := get[corev1.PersistentVolumeClaim](c.stores.claims, key)
+	old, was := c.known[key]
+	if pvc == nil {
+		if was {
+			c.last = nil
+			c.ledger.deleteClaim(old.uid)
+			delete(c.known, key)
+			c.claimMoved(key)
+		}
+		return
+	}
+	f := factsOfClaim(pvc)
+	now := knownClaim{uid: f.uid, class: f.class, volume: f.volumeName, selected: f.selected}
+	if was && old == now && c.ledger.knows(f) {
 		return
 	}
 	c.last = nil
-	if old := c.claimUID[key]; old != "" && (pvc == nil || old != string(pvc.UID)) {
-		c.ledger.deleteClaim(old)
-		delete(c.claimUID, key)
+	c.known[key] = now
+	switch {
+	case was && old.uid != now.uid:
+		c.ledger.deleteClaim(old.uid)
+	case was && old.selected != "" && now.selected == "" && now.volume == "":
+		c.givenBack(f, old.selected)
 	}
-	if pvc != nil {
-		c.claimUID[key] = string(pvc.UID)
-		c.ledger.setClaim(factsOfClaim(pvc))
+	if old.uid != now.uid || old.volume != now.volume || old.class != now.class {
+		c.claimMoved(key)
 	}
+	c.ledger.setClaim(f)
 }
 
 func (c *Cache) observeVolume(name string) {
@@ -188,14 +232,22 @@ func (c *Cache) observeVolume(name string) {
 // syncVolume needs mu.
 func (c *Cache) syncVolume(name string) {
 	c.last = nil
-	pv := get[v1.PersistentVolume](c.pvs, name)
-	if pv == nil {
+	old := c.volumes.byName[name]
+	if pv := get[corev1.PersistentVolume](c.stores.volumes, name); pv != nil {
+		c.volumes.set(pv)
+		c.ledger.setVolume(factsOfVolume(pv))
+	} else {
 		c.volumes.delete(name)
 		c.ledger.deleteVolume(name)
-		return
 	}
-	c.volumes.set(pv)
-	c.ledger.setVolume(factsOfVolume(pv))
+	now := c.volumes.byName[name]
+	switch {
+	case old != nil && now != nil && old.key == now.key && old.claim == now.claim:
+	case now != nil:
+		c.volumeMoved(now)
+	case old != nil:
+		c.volumeMoved(old)
+	}
 }
 
 func (c *Cache) observeCapacity(key string) {
@@ -207,11 +259,45 @@ func (c *Cache) observeCapacity(key string) {
 // syncCapacity needs mu.
 func (c *Cache) syncCapacity(key string) {
 	c.last = nil
-	if o := get[storagev1.CSIStorageCapacity](c.capacities, key); o != nil {
-		c.ledger.setCapacity(factsOfCapacity(key, o))
-	} else {
+	o := get[storagev1.CSIStorageCapacity](c.stores.capacities, key)
+	if o == nil {
+		if old, known := c.ledger.objects[key]; known {
+			c.capacityChanged(old.class, key, "", old.place)
+		}
 		c.ledger.deleteCapacity(key)
+		return
 	}
+	f := c.ledger.places.factsOf(key, o)
+	if f.allocation == volume.Unnumbered {
+		if pool, shared := sharedPool(c.sharing, c.Class(f.class), f.place); shared {
+			f.pool = pool
+		}
+	}
+	c.ledger.setCapacity(f)
+	c.capacityChanged(f.class, key, f.version, f.place)
+}
+
+// observeClass: a class that appears late may change the pool of its objects.
+func (c *Cache) observeClass(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key := range maps.Clone(c.ledger.ofClass[name]) {
+		c.syncCapacity(key)
+	}
+}
+
+func (c *Cache) observeCSINode(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.syncCSINode(name)
+	c.waiters.poke(NodeKey(name))
+	c.wakeRun()
+}
+
+func (c *Cache) observeAttachment(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.syncAttachment(name)
 }
 
 func (c *Cache) observeNode(name string) {
@@ -224,11 +310,14 @@ func (c *Cache) observeNode(name string) {
 // syncNode needs mu.
 func (c *Cache) syncNode(name string) {
 	c.last = nil
-	if n := get[v1.Node](c.nodes, name); n != nil {
+	if n := get[corev1.Node](c.stores.nodes, name); n != nil {
 		c.ledger.setNode(name, n.Labels)
-	} else {
-		c.ledger.deleteNode(name)
+		return
 	}
+	c.ledger.deleteNode(name)
+	c.forgetOccupancy(name)
+	c.limits.forget(name)
+	c.shareLimits()
 }
 
 func (c *Cache) observePod(key string) {
@@ -244,7 +333,10 @@ func (c *Cache) load() {
 	for _, s := range []struct {
 		store cache.Store
 		sync  func(string)
-	}{{c.nodes, c.syncNode}, {c.capacities, c.syncCapacity}, {c.pvs, c.syncVolume}, {c.claims, c.syncClaim}} {
+	}{
+		{c.stores.nodes, c.syncNode}, {c.stores.capacities, c.syncCapacity}, {c.stores.volumes, c.syncVolume},
+		{c.stores.claims, c.syncClaim}, {c.stores.csiNodes, c.syncCSINode}, {c.stores.attachments, c.syncAttachment},
+	} {
 		for _, key := range s.store.ListKeys() {
 			s.sync(key)
 		}
@@ -254,7 +346,7 @@ func (c *Cache) load() {
 
 // wakeRun lets Run see a new deadline. It needs mu.
 func (c *Cache) wakeRun() {
-	if len(c.ledger.deadlines) == 0 {
+	if len(c.ledger.deadlines) == 0 && len(c.limits.kept) == 0 && len(c.refusals.byClass) == 0 {
 		return
 	}
 	select {
@@ -267,7 +359,7 @@ func (c *Cache) wakeRun() {
 func (c *Cache) Run(ctx context.Context) {
 	for {
 		c.mu.Lock()
-		next := c.ledger.schedule(c.clock.Now())
+		next := c.nextDeadline()
 		c.mu.Unlock()
 		var due <-chan time.Time
 		stop := func() bool { return true }
@@ -287,9 +379,26 @@ func (c *Cache) Run(ctx context.Context) {
 	}
 }
 
+// nextDeadline is when time next ends something, zero for never. It needs mu.
+func (c *Cache) nextDeadline() time.Time {
+	next := c.ledger.schedule(c.clock.Now())
+	for _, at := range []time.Time{c.limits.next(), c.refusals.next()} {
+		if next.IsZero() || !at.IsZero() && at.Before(next) {
+			next = at
+		}
+	}
+	return next
+}
+
 func (c *Cache) expire() {
 	c.mu.Lock()
-	ended := c.ledger.expire(c.clock.Now())
+	now := c.clock.Now()
+	ended := c.ledger.expire(now)
+	if c.limits.expire(now) {
+		ended = true
+		c.shareLimits()
+	}
+	ended = c.refusals.expire(now) || ended
 	if ended {
 		c.last = nil
 	}

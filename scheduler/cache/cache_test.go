@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sync/errgroup"
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,12 +36,12 @@ type stores struct {
 func newStores(t *testing.T) *stores {
 	s := &stores{t: t, clock: clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0)), ended: make(chan struct{}, 8)}
 	s.factory = informers.NewSharedInformerFactory(fake.NewClientset(), 0)
-	c, err := New(s.factory, s.clock, func() { s.ended <- struct{}{} })
+	c, err := New(s.factory, Options{Clock: s.clock, Ended: func() { s.ended <- struct{}{} }, AttachGrace: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.Cache = c
-	s.set(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: nodeLabels("n1")}})
+	s.set(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: nodeLabels("n1")}})
 	s.set(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "A"}, Provisioner: "d", VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)})
 	s.set(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "d"}, Spec: storagev1.CSIDriverSpec{StorageCapacity: ptr.To(true)}})
 	return s
@@ -50,11 +50,11 @@ func newStores(t *testing.T) *stores {
 func (s *stores) store(o any) cache.Store {
 	core, storage := s.factory.Core().V1(), s.factory.Storage().V1()
 	switch o.(type) {
-	case *v1.Node:
+	case *corev1.Node:
 		return core.Nodes().Informer().GetStore()
-	case *v1.PersistentVolumeClaim:
+	case *corev1.PersistentVolumeClaim:
 		return core.PersistentVolumeClaims().Informer().GetStore()
-	case *v1.PersistentVolume:
+	case *corev1.PersistentVolume:
 		return core.PersistentVolumes().Informer().GetStore()
 	case *storagev1.StorageClass:
 		return storage.StorageClasses().Informer().GetStore()
@@ -62,6 +62,10 @@ func (s *stores) store(o any) cache.Store {
 		return storage.CSIDrivers().Informer().GetStore()
 	case *storagev1.CSIStorageCapacity:
 		return storage.CSIStorageCapacities().Informer().GetStore()
+	case *storagev1.CSINode:
+		return storage.CSINodes().Informer().GetStore()
+	case *storagev1.VolumeAttachment:
+		return storage.VolumeAttachments().Informer().GetStore()
 	}
 	panic(fmt.Sprintf("no store for %T", o))
 }
@@ -87,11 +91,11 @@ func (s *stores) free() int64 {
 	return most
 }
 
-func pvc(uid, version, node string) *v1.PersistentVolumeClaim {
-	c := &v1.PersistentVolumeClaim{
+func pvc(uid, version, node string) *corev1.PersistentVolumeClaim {
+	c := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c", UID: types.UID(uid), ResourceVersion: version},
-		Spec: v1.PersistentVolumeClaimSpec{StorageClassName: ptr.To("A"), Resources: v1.VolumeResourceRequirements{
-			Requests: v1.ResourceList{v1.ResourceStorage: resource.MustParse("30")}}},
+		Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: ptr.To("A"), Resources: corev1.VolumeResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("30")}}},
 	}
 	if node != "" {
 		c.Annotations = map[string]string{volume.AnnSelectedNode: node}
@@ -148,7 +152,7 @@ func TestSnapshotsAreReadWhileTheCacheMovesOn(t *testing.T) {
 	s := newStores(t)
 	for i := range 50 {
 		name := fmt.Sprint("n", i)
-		s.set(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: nodeLabels(name)}})
+		s.set(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: nodeLabels(name)}})
 		o := capacityObject("1", numbers("P"+name, "5"))
 		o.Name, o.NodeTopology.MatchLabels = name, nodeLabels(name)
 		s.set(o)
@@ -163,7 +167,8 @@ func TestSnapshotsAreReadWhileTheCacheMovesOn(t *testing.T) {
 				first, _ := view.MostAvailable(&binding.Class{Name: "A"})
 				for i := range 50 {
 					node := binding.Node{Name: fmt.Sprint("n", i), Labels: nodeLabels(fmt.Sprint("n", i))}
-					before, after := view.Segments("A", node), view.Segments("A", node)
+					room := view.Room("A")
+					before, after := room.Segments(nil, &node), room.Segments(nil, &node)
 					if len(before) != 1 || len(after) != 1 || before[0] != after[0] || before[0].Available > first {
 						return fmt.Errorf("a snapshot changed on %s: %v, then %v", node.Name, before, after)
 					}
@@ -210,11 +215,11 @@ func TestClaimReplacedByANamesake(t *testing.T) {
 }
 
 func TestAssumeIsAllOrNothing(t *testing.T) {
-	pv := func(claim string) *v1.PersistentVolume {
-		p := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v", UID: "uv", ResourceVersion: "3"},
-			Spec: v1.PersistentVolumeSpec{StorageClassName: "A", Capacity: v1.ResourceList{v1.ResourceStorage: resource.MustParse("50")}}, Status: v1.PersistentVolumeStatus{Phase: v1.VolumeAvailable}}
+	pv := func(claim string) *corev1.PersistentVolume {
+		p := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v", UID: "uv", ResourceVersion: "3"},
+			Spec: corev1.PersistentVolumeSpec{StorageClassName: "A", Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("50")}}, Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeAvailable}}
 		if claim != "" {
-			p.Spec.ClaimRef = &v1.ObjectReference{Namespace: "default", Name: claim, UID: "other"}
+			p.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: claim, UID: "other"}
 		}
 		return p
 	}
@@ -263,16 +268,16 @@ func TestAssumeIsAllOrNothing(t *testing.T) {
 // TestAssumedVolume: who may see a volume as free, from Reserve to the
 // informer's word.
 func TestAssumedVolume(t *testing.T) {
-	pv := func(version string, change func(*v1.PersistentVolume)) *v1.PersistentVolume {
-		p := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v", UID: "uv", ResourceVersion: version},
-			Spec: v1.PersistentVolumeSpec{StorageClassName: "A", Capacity: v1.ResourceList{v1.ResourceStorage: resource.MustParse("50")}}, Status: v1.PersistentVolumeStatus{Phase: v1.VolumeAvailable}}
+	pv := func(version string, change func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
+		p := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v", UID: "uv", ResourceVersion: version},
+			Spec: corev1.PersistentVolumeSpec{StorageClassName: "A", Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("50")}}, Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeAvailable}}
 		if change != nil {
 			change(p)
 		}
 		return p
 	}
-	claimed := func(p *v1.PersistentVolume) {
-		p.Spec.ClaimRef = &v1.ObjectReference{Namespace: "default", Name: "c", UID: "u1"}
+	claimed := func(p *corev1.PersistentVolume) {
+		p.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: "c", UID: "u1"}
 	}
 	plan := binding.BindPlan{Node: "n1", Binds: []binding.Bind{{Claim: "default/c", ClaimUID: "u1", Volume: "v", VolumeUID: "uv"}}}
 	cases := map[string]struct {
@@ -286,7 +291,7 @@ func TestAssumedVolume(t *testing.T) {
 		"forgotten, stranger": {"another pod's Unreserve changes nothing", func(s *stores) { s.mustAssume(plan); s.Forget(plan, "other") }, false, true},
 		"unrelated change": {"a label does not free it", func(s *stores) {
 			s.mustAssume(plan)
-			s.set(pv("4", func(p *v1.PersistentVolume) { p.Labels = map[string]string{"a": "b"} }))
+			s.set(pv("4", func(p *corev1.PersistentVolume) { p.Labels = map[string]string{"a": "b"} }))
 		}, false, true},
 		"seen":               {"the informer's claimRef is the truth from here", func(s *stores) { s.mustAssume(plan); s.set(pv("4", claimed)); s.Forget(plan, "pod") }, false, true},
 		"written, forgotten": {"the API says taken before the informer does", func(s *stores) { s.mustAssume(plan); s.WroteVolume(pv("4", claimed)); s.Forget(plan, "pod") }, false, true},
@@ -297,9 +302,14 @@ func TestAssumedVolume(t *testing.T) {
 			s.WroteVolume(pv("4", claimed))
 			s.set(pv("5", nil))
 		}, true, false},
-		"replaced": {"another volume of the name is free", func(s *stores) { s.mustAssume(plan); s.set(pv("9", func(p *v1.PersistentVolume) { p.UID = "new" })) }, true, false},
-		"deleted":  {"gone", func(s *stores) { s.mustAssume(plan); s.remove(pv("3", nil)) }, false, false},
-		"released": {"a volume that had a claim is not offered", func(s *stores) { s.set(pv("4", func(p *v1.PersistentVolume) { p.Status.Phase = v1.VolumeReleased })) }, false, false},
+		"replaced": {"another volume of the name is free", func(s *stores) {
+			s.mustAssume(plan)
+			s.set(pv("9", func(p *corev1.PersistentVolume) { p.UID = "new" }))
+		}, true, false},
+		"deleted": {"gone", func(s *stores) { s.mustAssume(plan); s.remove(pv("3", nil)) }, false, false},
+		"released": {"a volume that had a claim is not offered", func(s *stores) {
+			s.set(pv("4", func(p *corev1.PersistentVolume) { p.Status.Phase = corev1.VolumeReleased }))
+		}, false, false},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -308,12 +318,10 @@ func TestAssumedVolume(t *testing.T) {
 			s.set(pv("3", nil))
 			tc.steps(s)
 			free := false
-			for _, shelf := range s.Snapshot().Shelves("A", binding.Node{Name: "n1"}) {
-				for range shelf.From(0) {
-					free = true
-				}
+			if shelf := s.Snapshot().Shelf(&binding.Claim{Class: binding.Class{Name: "A"}}); shelf != nil {
+				shelf.Ascend(&binding.Node{Name: "n1"}, 0, taker(func(*binding.Volume) bool { free = true; return true }))
 			}
-			q, err := s.Ask([]*v1.PersistentVolumeClaim{pvc("u1", "2", "")})
+			q, err := s.Ask([]*corev1.PersistentVolumeClaim{pvc("u1", "2", "")})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -324,6 +332,11 @@ func TestAssumedVolume(t *testing.T) {
 		})
 	}
 }
+
+// taker is a binding.Taker.
+type taker func(*binding.Volume) bool
+
+func (t taker) Take(v *binding.Volume) bool { return t(v) }
 
 func (s *stores) mustAssume(plan binding.BindPlan) {
 	if err := s.Assume(plan, "pod"); err != nil {
@@ -339,8 +352,8 @@ func TestTimeEndsAHold(t *testing.T) {
 	go func() { s.Run(ctx); close(done) }()
 	s.set(capacityObject("1", nil))
 	s.set(pvc("u1", "2", "n1"))
-	s.set(&v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v", ResourceVersion: "3"}, Spec: v1.PersistentVolumeSpec{
-		Capacity: v1.ResourceList{v1.ResourceStorage: resource.MustParse("30")}, ClaimRef: &v1.ObjectReference{Namespace: "default", Name: "c", UID: "u1"}}})
+	s.set(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v", ResourceVersion: "3"}, Spec: corev1.PersistentVolumeSpec{
+		Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("30")}, ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: "c", UID: "u1"}}})
 	if got := s.free(); got != 70 {
 		t.Fatalf("%d free, want 70", got)
 	}
@@ -384,7 +397,7 @@ func TestWaiters(t *testing.T) {
 			return false
 		}
 	}
-	pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "w"}, Spec: v1.PersistentVolumeSpec{ClaimRef: &v1.ObjectReference{Namespace: "default", Name: "c"}}}
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "w"}, Spec: corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: "c"}}}
 	var got []bool
 	note := func() { got = append(got, told()) }
 	note()
@@ -394,11 +407,11 @@ func TestWaiters(t *testing.T) {
 	s.set(pvc("u1", "4", ""))
 	note()
 	note()
-	s.set(&v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}})
+	s.set(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}})
 	note()
 	s.set(pv)
 	note()
-	s.set(&v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "x"}})
+	s.set(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "x"}})
 	note()
 	s.Stop(w)
 	s.set(pvc("u1", "5", ""))

@@ -1,7 +1,7 @@
 package cache
 
 import (
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
@@ -19,12 +19,12 @@ type claimFacts struct {
 	bytes int64
 }
 
-func factsOfClaim(pvc *v1.PersistentVolumeClaim) claimFacts {
-	request := pvc.Spec.Resources.Requests[v1.ResourceStorage]
+func factsOfClaim(pvc *corev1.PersistentVolumeClaim) claimFacts {
+	request := pvc.Spec.Resources.Requests[corev1.ResourceStorage]
 	return claimFacts{
 		uid: string(pvc.UID), class: binding.ClassName(pvc), version: pvc.ResourceVersion,
 		selected: pvc.Annotations[volume.AnnSelectedNode], volumeName: pvc.Spec.VolumeName,
-		lost: pvc.Status.Phase == v1.ClaimLost, bytes: request.Value(),
+		lost: pvc.Status.Phase == corev1.ClaimLost, bytes: request.Value(),
 	}
 }
 
@@ -38,8 +38,8 @@ type volumeFacts struct {
 	bytes      int64
 }
 
-func factsOfVolume(pv *v1.PersistentVolume) volumeFacts {
-	capacity := pv.Spec.Capacity[v1.ResourceStorage]
+func factsOfVolume(pv *corev1.PersistentVolume) volumeFacts {
+	capacity := pv.Spec.Capacity[corev1.ResourceStorage]
 	f := volumeFacts{name: pv.Name, bytes: capacity.Value()}
 	if pv.Spec.ClaimRef != nil {
 		f.claimUID = string(pv.Spec.ClaimRef.UID)
@@ -64,8 +64,9 @@ type capacityFacts struct {
 	bounded, unlimited, empty bool
 }
 
-func factsOfCapacity(key string, o *storagev1.CSIStorageCapacity) capacityFacts {
-	f := capacityFacts{key: key, class: o.StorageClassName, version: o.ResourceVersion, place: topologyPlace(o.NodeTopology)}
+// factsOf reads an object. Its place is held until the ledger drops it.
+func (all places) factsOf(key string, o *storagev1.CSIStorageCapacity) capacityFacts {
+	f := capacityFacts{key: key, class: o.StorageClassName, version: o.ResourceVersion, place: all.ofTopology(o.NodeTopology)}
 	if o.Capacity != nil {
 		f.capacity = o.Capacity.Value()
 	}

@@ -1,169 +1,162 @@
 package cache
 
 import (
-	"iter"
+	"maps"
 	"slices"
-	"strings"
-
-	"github.com/google/btree"
 
 	"github.com/berth-storage/berth/scheduler/binding"
 )
 
-// index finds what a node reaches, by group (a StorageClass), without looking
-// at what it does not: one tree search per shape of place that the group has,
-// plus one evaluation per distinct predicate.
+// index finds what a node reaches, by group, without looking at what it does
+// not: for each set of label keys that the group's places use, one look at the
+// node's own values; and one test for each distinct place that names no values.
 //
-// It is a value that copies on write: snapshot is O(1), and a snapshot may be
-// read by many goroutines while its original is written.
-type index[T any] struct {
-	tree *btree.BTreeG[*item[T]]
-	// shapes of each group, with the number of items of each; the slices are
-	// replaced, never changed. The map is the original's alone.
-	shapes map[string][]shapeCount
-	// frozen is what a snapshot reads: group → shapes.
-	frozen map[string][]shapeCount
+// It copies on write: snapshot is O(1), and a snapshot may be read by many
+// goroutines while its original is written.
+type index[G comparable, T any] struct {
+	// epoch is of the last snapshot; what is of an older one may be read by it.
+	epoch uint64
+	// groups is replaced where a snapshot reads it.
+	groups map[G]*group[T]
+	shared bool
 }
 
-type shapeCount struct {
-	name  string
+// group is the items of one kind. It is replaced as a whole where a snapshot
+// reads it; that copies the slices of shapes and loose, which are short.
+type group[T any] struct {
+	epoch  uint64
+	shapes []shape[T]
+	loose  []looseList[T]
+}
+
+// shape is a set of label keys, and the items at each tuple of their values.
+type shape[T any] struct {
 	keys  []string
-	count int
+	spots *trie[list[T]]
 }
 
-type item[T any] struct {
-	group, shape, values, id string
-	place                    *place
-	value                    T
+// looseList is the items of one place that names no values.
+type looseList[T any] struct {
+	place *place
+	items list[T]
 }
 
-// lessItem orders by group, shape, values, id. Searching is what Filter spends
-// its time on: items are pointers, and most comparisons end at the values.
-func lessItem[T any](a, b *item[T]) bool {
-	if a.group != b.group {
-		return a.group < b.group
-	}
-	if a.shape != b.shape {
-		return a.shape < b.shape
-	}
-	if n := strings.Compare(a.values, b.values); n != 0 {
-		return n < 0
-	}
-	return a.id < b.id
-}
-
-const treeDegree = 16
-
-func newIndex[T any]() *index[T] {
-	return &index[T]{tree: btree.NewG(treeDegree, lessItem[T]), shapes: map[string][]shapeCount{}}
-}
-
-// set adds or replaces an item. id orders items within one place.
-func (x *index[T]) set(group string, p *place, id string, value T) {
-	if _, replaced := x.tree.ReplaceOrInsert(itemOf(group, p, id, value)); !replaced {
-		x.count(group, p, 1)
-	}
-}
-
-func (x *index[T]) delete(group string, p *place, id string) {
-	var zero T
-	if _, found := x.tree.Delete(itemOf(group, p, id, zero)); found {
-		x.count(group, p, -1)
-	}
-}
-
-func itemOf[T any](group string, p *place, id string, value T) *item[T] {
-	values := p.values
-	if p.matches != nil {
-		values = p.text
-	}
-	return &item[T]{group: group, shape: p.shape(), values: values, id: id, place: p, value: value}
-}
-
-// count keeps the list of shapes of a group.
-func (x *index[T]) count(group string, p *place, by int) {
-	x.frozen = nil
-	name := p.shape()
-	shapes := slices.Clone(x.shapes[group])
-	at := slices.IndexFunc(shapes, func(s shapeCount) bool { return s.name == name })
-	if at < 0 {
-		shapes = append(shapes, shapeCount{name: name, keys: p.keys})
-		at = len(shapes) - 1
-	}
-	if shapes[at].count += by; shapes[at].count == 0 {
-		shapes = slices.Delete(shapes, at, at+1)
-	}
-	if len(shapes) == 0 {
-		delete(x.shapes, group)
-		return
-	}
-	x.shapes[group] = shapes
+func newIndex[G comparable, T any]() *index[G, T] {
+	return &index[G, T]{groups: map[G]*group[T]{}}
 }
 
 // snapshot is a view that later writes do not change. It must not be written.
-func (x *index[T]) snapshot() *index[T] {
-	if x.frozen == nil {
-		x.frozen = make(map[string][]shapeCount, len(x.shapes))
-		for g, s := range x.shapes {
-			x.frozen[g] = s
-		}
+func (x *index[G, T]) snapshot() *index[G, T] {
+	x.epoch++
+	x.shared = true
+	return &index[G, T]{groups: x.groups}
+}
+
+// own makes a group writable; nil where it is not there and make is false.
+func (x *index[G, T]) own(key G, create bool) *group[T] {
+	g := x.groups[key]
+	switch {
+	case g == nil && !create:
+		return nil
+	case g != nil && g.epoch == x.epoch:
+		return g
+	case g == nil:
+		g = &group[T]{epoch: x.epoch}
+	default:
+		g = &group[T]{epoch: x.epoch, shapes: slices.Clone(g.shapes), loose: slices.Clone(g.loose)}
 	}
-	return &index[T]{tree: x.tree.Clone(), shapes: x.frozen}
-}
-
-// shelf is the items of one group in one place.
-type shelf[T any] struct {
-	index                *index[T]
-	group, shape, values string
-}
-
-// shelves returns the places of the group that the node lies in. One may be
-// empty: finding out would cost the search that reading it costs.
-func (x *index[T]) shelves(group string, node binding.Node) []shelf[T] {
-	var out []shelf[T]
-	for _, s := range x.shapes[group] {
-		if s.name == predicateShape {
-			out = x.predicates(out, group, node)
-			continue
-		}
-		if values, ok := valuesOf(s.keys, node); ok {
-			out = append(out, shelf[T]{x, group, s.name, values})
-		}
+	if x.shared {
+		x.groups, x.shared = maps.Clone(x.groups), false
 	}
-	return out
+	x.groups[key] = g
+	return g
 }
 
-// predicates appends the shelves of the distinct predicates that hold. It steps
-// from one predicate to the next, not over all their items.
-func (x *index[T]) predicates(out []shelf[T], group string, node binding.Node) []shelf[T] {
-	from := &item[T]{group: group, shape: predicateShape}
-	for {
-		var next *item[T]
-		x.tree.AscendGreaterOrEqual(from, func(i *item[T]) bool {
-			if i.group == group && i.shape == predicateShape {
-				next = i
-			}
-			return false
-		})
-		if next == nil {
-			return out
-		}
-		if next.place.Matches(node) {
-			out = append(out, shelf[T]{x, group, predicateShape, next.values})
-		}
-		from = &item[T]{group: group, shape: predicateShape, values: next.values + "\x00"}
+// set adds or replaces an item, which size and id order within one place.
+func (x *index[G, T]) set(key G, p *place, size int64, id string, value T) {
+	g := x.own(key, true)
+	e := entry[T]{size: size, id: id, value: value}
+	if p.loose {
+		g.setLoose(p, func(l list[T]) list[T] { return l.with(e) })
+		return
+	}
+	if p.test != nil {
+		e.place = p
+	}
+	for i := range p.spots {
+		g.setSpot(&p.spots[i], x.epoch, func(l list[T]) list[T] { return l.with(e) })
 	}
 }
 
-// from yields the values of the shelf whose id is at least from, in order.
-func (s shelf[T]) from(from string) iter.Seq[T] {
-	return func(yield func(T) bool) {
-		start := &item[T]{group: s.group, shape: s.shape, values: s.values, id: from}
-		s.index.tree.AscendGreaterOrEqual(start, func(i *item[T]) bool {
-			if i.group != s.group || i.shape != s.shape || i.values != s.values {
-				return false
-			}
-			return yield(i.value)
-		})
+func (x *index[G, T]) delete(key G, p *place, size int64, id string) {
+	g := x.own(key, false)
+	if g == nil {
+		return
+	}
+	drop := func(l list[T]) list[T] { return l.without(size, id) }
+	if p.loose {
+		g.setLoose(p, drop)
+	}
+	for i := range p.spots {
+		g.setSpot(&p.spots[i], x.epoch, drop)
+	}
+	if len(g.shapes) == 0 && len(g.loose) == 0 {
+		// own has made groups writable.
+		delete(x.groups, key)
+	}
+}
+
+func (g *group[T]) setLoose(p *place, change func(list[T]) list[T]) {
+	at := slices.IndexFunc(g.loose, func(l looseList[T]) bool { return l.place == p })
+	if at < 0 {
+		g.loose = append(g.loose, looseList[T]{place: p})
+		at = len(g.loose) - 1
+	}
+	if g.loose[at].items = change(g.loose[at].items); g.loose[at].items.empty() {
+		g.loose = slices.Delete(g.loose, at, at+1)
+	}
+}
+
+func (g *group[T]) setSpot(s *spot, epoch uint64, change func(list[T]) list[T]) {
+	at := slices.IndexFunc(g.shapes, func(sh shape[T]) bool { return equal(sh.keys, s.keys) })
+	if at < 0 {
+		g.shapes = append(g.shapes, shape[T]{keys: s.keys})
+		at = len(g.shapes) - 1
+	}
+	sh := &g.shapes[at]
+	sh.spots = sh.spots.own(epoch)
+	var l list[T]
+	if old := sh.spots.get(s.values); old != nil {
+		l = *old
+	}
+	if l = change(l); l.empty() {
+		sh.spots.delete(s.values)
+	} else {
+		sh.spots.set(s.values, l)
+	}
+	if sh.spots.size == 0 {
+		g.shapes = slices.Delete(g.shapes, at, at+1)
+	}
+}
+
+// reach visits the items that the node reaches, each list from the size on;
+// visit answers false to end one list. An item with several spots may be met
+// more than once.
+func (g *group[T]) reach(node *binding.Node, size int64, visit func(T) bool) {
+	each := func(e *entry[T]) bool {
+		if e.place != nil && !e.place.Matches(node) {
+			return true
+		}
+		return visit(e.value)
+	}
+	for i := range g.shapes {
+		if l := g.shapes[i].spots.at(g.shapes[i].keys, node); l != nil {
+			l.ascend(size, each)
+		}
+	}
+	for i := range g.loose {
+		if g.loose[i].place.Matches(node) {
+			g.loose[i].items.ascend(size, each)
+		}
 	}
 }

@@ -214,7 +214,7 @@ func TestLedgerInterleavings(t *testing.T) {
 	provisioned, refused := 0, 0
 	for seed := range uint64(rounds) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		w, l := newTruth(r), newLedger(time.Minute)
+		w, l := newTruth(r), newLedger(time.Minute, places{})
 		for _, n := range []string{"n1", "n2"} {
 			l.setNode(n, nodeLabels(n))
 		}
@@ -243,7 +243,7 @@ func TestLedgerInterleavings(t *testing.T) {
 			checkClean(t, l)
 		}
 		settle(w, l, kinds)
-		rebuilt := newLedger(time.Minute)
+		rebuilt := newLedger(time.Minute, places{})
 		for _, n := range []string{"n1", "n2"} {
 			rebuilt.setNode(n, nodeLabels(n))
 		}

@@ -18,9 +18,13 @@ import (
 //
 // It has no lock and no clock; Cache gives it both.
 type ledger struct {
-	segments *index[binding.Segment]
-	objects  map[string]capacityFacts
-	pools    map[string]*pool
+	segments *index[string, *binding.Segment]
+	// places holds the topologies of objects.
+	places  places
+	objects map[string]capacityFacts
+	// ofClass: class → keys of its objects.
+	ofClass map[string]map[string]struct{}
+	pools   map[string]*pool
 	// pairs counts, for two classes, the pools that have objects of both.
 	pairs map[[2]string]int
 	// holds by claim UID; byClass and byNode are the same holds, for the
@@ -45,10 +49,10 @@ type ledger struct {
 	grace time.Duration
 }
 
-func newLedger(grace time.Duration) *ledger {
+func newLedger(grace time.Duration, all places) *ledger {
 	return &ledger{
-		segments: newIndex[binding.Segment](),
-		objects:  map[string]capacityFacts{}, pools: map[string]*pool{}, pairs: map[[2]string]int{},
+		segments: newIndex[string, *binding.Segment](), places: all,
+		objects: map[string]capacityFacts{}, ofClass: map[string]map[string]struct{}{}, pools: map[string]*pool{}, pairs: map[[2]string]int{},
 		holds: map[string]*hold{}, byClass: map[string]map[string]struct{}{}, byNode: map[string]map[string]struct{}{},
 		volumes: map[string]volumeFacts{}, volumeOf: map[string]string{},
 		nodes: map[string]map[string]string{}, gone: map[string]struct{}{},
@@ -92,12 +96,15 @@ func (l *ledger) ownNodes() {
 // setCapacity takes a capacity object.
 func (l *ledger) setCapacity(o capacityFacts) {
 	old, known := l.objects[o.key]
-	same := known && old.class == o.class && old.pool == o.pool && old.place.shape() == o.place.shape() &&
-		old.place.values == o.place.values && old.place.text == o.place.text && old.empty == o.empty
-	if known && !same {
+	same := known && old.class == o.class && old.pool == o.pool && old.place.id == o.place.id && old.empty == o.empty
+	switch {
+	case same:
+		l.places.release(old.place)
+	case known:
 		l.removeObject(old)
 	}
 	l.objects[o.key] = o
+	add(l.ofClass, o.class, o.key)
 	if !same {
 		l.pair(o, 1)
 	}
@@ -117,7 +124,9 @@ func (l *ledger) deleteCapacity(key string) {
 
 func (l *ledger) removeObject(o capacityFacts) {
 	delete(l.objects, o.key)
-	l.segments.delete(o.class, o.place, o.key)
+	remove(l.ofClass, o.class, o.key)
+	l.segments.delete(o.class, o.place, 0, o.key)
+	l.places.release(o.place)
 	delete(l.pool(o.pool).objects, o.key)
 	l.pair(o, -1)
 	l.refresh(o.pool)
@@ -242,10 +251,10 @@ func (l *ledger) refresh(id string) {
 	}
 	for _, o := range p.objects {
 		if o.empty {
-			l.segments.delete(o.class, o.place, o.key)
+			l.segments.delete(o.class, o.place, 0, o.key)
 			continue
 		}
-		l.segments.set(o.class, o.place, o.key, p.segment(o))
+		l.segments.set(o.class, o.place, 0, o.key, p.segment(o))
 	}
 	if p.unused() {
 		delete(l.pools, id)

@@ -157,11 +157,9 @@ func (l *ledger) reached(class, node string) []string {
 		return nil
 	}
 	var out []string
-	for _, sh := range l.segments.shelves(class, binding.Node{Name: node, Labels: labels}) {
-		for s := range sh.from("") {
-			if !slices.Contains(out, s.Pool) {
-				out = append(out, s.Pool)
-			}
+	for _, s := range (room{l.segments.groups[class]}).Segments(nil, &binding.Node{Name: node, Labels: labels}) {
+		if !slices.Contains(out, s.Pool) {
+			out = append(out, s.Pool)
 		}
 	}
 	return out

@@ -14,7 +14,7 @@ import (
 
 // at is the topology of one node.
 func at(node string) *place {
-	return topologyPlace(&metav1.LabelSelector{MatchLabels: map[string]string{"host": node}})
+	return places{}.ofTopology(&metav1.LabelSelector{MatchLabels: map[string]string{"host": node}})
 }
 
 func nodeLabels(node string) map[string]string { return map[string]string{"host": node} }
@@ -30,10 +30,8 @@ func capacityOf(class, node, pool string, n, bytes int64, version string) capaci
 // free is what the ledger says a class has on a node: object by object.
 func free(l *ledger, class, node string) []int64 {
 	var out []int64
-	for _, sh := range l.segments.shelves(class, binding.Node{Name: node, Labels: nodeLabels(node)}) {
-		for s := range sh.from("") {
-			out = append(out, s.Available)
-		}
+	for _, s := range (room{l.segments.groups[class]}).Segments(nil, &binding.Node{Name: node, Labels: nodeLabels(node)}) {
+		out = append(out, s.Available)
 	}
 	return out
 }
@@ -203,7 +201,7 @@ func TestLedger(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			l := newLedger(time.Minute)
+			l := newLedger(time.Minute, places{})
 			l.setNode("n1", nodeLabels("n1"))
 			l.setCapacity(numbered)
 			tc.steps(l)

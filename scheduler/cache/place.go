@@ -1,16 +1,15 @@
 package cache
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/apimachinery/pkg/selection"
 
 	"github.com/berth-storage/berth/scheduler/binding"
 )
@@ -18,66 +17,69 @@ import (
 // nameKey stands for a node's name among label keys. No label key begins so.
 const nameKey = "\x00metadata.name"
 
-// place is where something can be reached from, in a form that an index can
-// use. A plain place is a conjunction of label=value (almost all are: a
-// hostname, a zone); any other is a predicate, evaluated once per node for all
-// that share it.
+// spotsMax bounds the spots of one place: a zone of a hundred hosts is a list of
+// spots, the product of two such lists is a predicate.
+const spotsMax = 256
+
+// place is where something can be reached from, compiled once: equal places are
+// one place (see places). Where the nodes of a place are those that have certain
+// labels, an index can find it from the node's own labels, at its spots.
 type place struct {
-	// keys are sorted; values belong to them, joined by sep.
-	keys   []string
-	values string
-	// matches is nil for a plain place.
-	matches func(binding.Node) bool
-	// text is for people; for a predicate it also identifies it.
-	text string
+	// id tells it from others; text is for people.
+	id, text string
+	// spots are alternatives; a node that is in none of them is not in the place.
+	spots []spot
+	// test is the whole condition, nil where the spots are exactly it.
+	test []term
+	// loose: the condition names no label values, so that only test tells. A
+	// loose place without test is nowhere.
+	loose bool
+
+	// refs counts the holders, for places.
+	refs int
 }
 
-// sep joins values; no label value or node name contains it.
-const sep = "\x01"
+// spot is a conjunction of label = value. Without keys it is everywhere.
+type spot struct{ keys, values []string }
 
-// shape identifies the keys of a plain place; predicates share one shape.
-func (p *place) shape() string {
-	if p.matches != nil {
-		return predicateShape
-	}
-	return strings.Join(p.keys, sep)
+// term is a conjunction of requirements on labels and on the node's name.
+type term struct {
+	labels []labels.Requirement
+	// names are requirements on a set of one key, nameKey.
+	names []nameRequirement
 }
 
-// predicateShape sorts after every label key.
-const predicateShape = "~"
+type nameRequirement struct {
+	name string
+	not  bool
+}
 
 // Matches implements binding.Place.
-func (p *place) Matches(node binding.Node) bool {
-	if p.matches != nil {
-		return p.matches(node)
+func (p *place) Matches(node *binding.Node) bool {
+	if p.loose || p.test != nil {
+		return slices.ContainsFunc(p.test, func(t term) bool { return t.matches(node) })
 	}
-	values, ok := valuesOf(p.keys, node)
-	return ok && values == p.values
+	for i := range p.spots {
+		if p.spots[i].matches(node) {
+			return true
+		}
+	}
+	return false
 }
 
 // String implements binding.Place.
 func (p *place) String() string { return p.text }
 
-// valuesOf joins what a node has under the keys; false where it lacks one.
-func valuesOf(keys []string, node binding.Node) (string, bool) {
-	if len(keys) == 1 {
-		return valueOf(keys[0], node)
-	}
-	var b strings.Builder
-	for i, k := range keys {
-		v, ok := valueOf(k, node)
-		if !ok {
-			return "", false
+func (s *spot) matches(node *binding.Node) bool {
+	for i, key := range s.keys {
+		if v, ok := valueOf(key, node); !ok || v != s.values[i] {
+			return false
 		}
-		if i > 0 {
-			b.WriteString(sep)
-		}
-		b.WriteString(v)
 	}
-	return b.String(), true
+	return true
 }
 
-func valueOf(key string, node binding.Node) (string, bool) {
+func valueOf(key string, node *binding.Node) (string, bool) {
 	if key == nameKey {
 		return node.Name, true
 	}
@@ -85,112 +87,229 @@ func valueOf(key string, node binding.Node) (string, bool) {
 	return v, ok
 }
 
-// plainPlace makes the place where all these labels hold; none is everywhere.
-func plainPlace(want map[string]string) *place {
-	p := &place{keys: slices.Sorted(maps.Keys(want))}
-	values := make([]string, 0, len(want))
-	texts := make([]string, 0, len(want))
-	for _, k := range p.keys {
-		values = append(values, want[k])
-		texts = append(texts, strings.TrimPrefix(k, "\x00")+"="+want[k])
+func (t *term) matches(node *binding.Node) bool {
+	for i := range t.labels {
+		if !t.labels[i].Matches(labels.Set(node.Labels)) {
+			return false
+		}
 	}
-	p.values, p.text = strings.Join(values, sep), strings.Join(texts, ",")
+	for _, n := range t.names {
+		if (n.name == node.Name) == n.not {
+			return false
+		}
+	}
+	return true
+}
+
+// places holds every place once (hash-consing). It has no lock; Cache gives it
+// one.
+type places map[string]*place
+
+// intern returns the place of that id, compiled where it is new. Each call is
+// one reference, which release gives back.
+func (all places) intern(id string, compile func() *place) *place {
+	p := all[id]
+	if p == nil {
+		p = compile()
+		p.id = id
+		all[id] = p
+	}
+	p.refs++
 	return p
 }
 
+func (all places) release(p *place) {
+	if p.refs--; p.refs == 0 {
+		delete(all, p.id)
+	}
+}
+
 // everywhere is the place of a volume without node affinity.
-func everywhere() *place { return plainPlace(nil) }
+func everywhere() *place { return &place{spots: []spot{{}}} }
 
 // nowhere is the place of what no node reaches.
-func nowhere(text string) *place {
-	return &place{matches: func(binding.Node) bool { return false }, text: text}
+func nowhere(text string) *place { return &place{loose: true, text: text} }
+
+// ofVolume is the place of a node affinity.
+func (all places) ofVolume(affinity *corev1.VolumeNodeAffinity) *place {
+	if affinity == nil || affinity.Required == nil {
+		return all.intern("everywhere", everywhere)
+	}
+	return all.intern(selectorID(affinity.Required), func() *place { return compileSelector(affinity.Required) })
 }
 
-// volumePlace is the place of a PersistentVolume. A selector that cannot be
-// read is nowhere, with the error in its text: the API server accepts none such.
-func volumePlace(pv *v1.PersistentVolume) *place {
-	if pv.Spec.NodeAffinity == nil || pv.Spec.NodeAffinity.Required == nil {
-		return everywhere()
+// ofTopology is the place of a CSIStorageCapacity: nil is nowhere, an empty
+// selector everywhere (storage/v1, CSIStorageCapacity.nodeTopology).
+func (all places) ofTopology(s *metav1.LabelSelector) *place {
+	if s == nil {
+		return all.intern("nowhere", func() *place { return nowhere("no topology") })
 	}
-	required := pv.Spec.NodeAffinity.Required
-	if want, ok := plainTerm(required); ok {
-		return plainPlace(want)
+	requirements := topologyRequirements(s)
+	if len(requirements) == 0 {
+		return all.intern("everywhere", everywhere)
 	}
-	selector, err := nodeaffinity.NewNodeSelector(required)
-	if err != nil {
-		return nowhere(fmt.Sprintf("node affinity that cannot be read: %v", err))
-	}
-	return &place{text: selectorText(required), matches: func(n binding.Node) bool {
-		return selector.Match(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels}})
-	}}
+	selector := &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: requirements}}}
+	return all.intern(selectorID(selector), func() *place { return compileSelector(selector) })
 }
 
-// plainTerm reads a selector that is one term of key In (one value).
-func plainTerm(s *v1.NodeSelector) (map[string]string, bool) {
-	if len(s.NodeSelectorTerms) != 1 {
-		return nil, false
+// topologyRequirements writes a label selector as the requirements of a node
+// selector, which has all its operators.
+func topologyRequirements(s *metav1.LabelSelector) []corev1.NodeSelectorRequirement {
+	out := make([]corev1.NodeSelectorRequirement, 0, len(s.MatchLabels)+len(s.MatchExpressions))
+	for _, k := range slices.Sorted(maps.Keys(s.MatchLabels)) {
+		out = append(out, corev1.NodeSelectorRequirement{Key: k, Operator: corev1.NodeSelectorOpIn, Values: []string{s.MatchLabels[k]}})
 	}
-	term := s.NodeSelectorTerms[0]
-	want := map[string]string{}
-	for _, e := range term.MatchExpressions {
-		if _, twice := want[e.Key]; twice || e.Operator != v1.NodeSelectorOpIn || len(e.Values) != 1 {
-			return nil, false
+	for _, e := range s.MatchExpressions {
+		out = append(out, corev1.NodeSelectorRequirement{Key: e.Key, Operator: corev1.NodeSelectorOperator(e.Operator), Values: e.Values})
+	}
+	return out
+}
+
+// selectorID writes a selector so that equal ones have equal ids.
+func selectorID(s *corev1.NodeSelector) string {
+	var b strings.Builder
+	write := func(kind string, list []corev1.NodeSelectorRequirement) {
+		for _, e := range list {
+			b.WriteString(kind)
+			b.WriteString(e.Key)
+			b.WriteByte(1)
+			b.WriteString(string(e.Operator))
+			for _, v := range e.Values {
+				b.WriteByte(2)
+				b.WriteString(v)
+			}
 		}
-		want[e.Key] = e.Values[0]
 	}
-	for _, f := range term.MatchFields {
-		if _, twice := want[nameKey]; twice || f.Key != "metadata.name" || f.Operator != v1.NodeSelectorOpIn || len(f.Values) != 1 {
-			return nil, false
-		}
-		want[nameKey] = f.Values[0]
+	for _, t := range s.NodeSelectorTerms {
+		b.WriteByte(3)
+		write("\x04", t.MatchExpressions)
+		write("\x05", t.MatchFields)
 	}
-	return want, len(want) > 0
+	return b.String()
 }
 
-// selectorText writes a selector for people, and so that equal selectors have
-// equal texts.
-func selectorText(s *v1.NodeSelector) string {
+// selectorText writes a selector for people.
+func selectorText(s *corev1.NodeSelector) string {
 	terms := make([]string, 0, len(s.NodeSelectorTerms))
 	for _, t := range s.NodeSelectorTerms {
-		var exprs []string
+		exprs := make([]string, 0, len(t.MatchExpressions)+len(t.MatchFields))
 		for _, e := range append(slices.Clone(t.MatchExpressions), t.MatchFields...) {
+			if e.Operator == corev1.NodeSelectorOpIn {
+				exprs = append(exprs, e.Key+"="+strings.Join(e.Values, "|"))
+				continue
+			}
 			exprs = append(exprs, strings.TrimSpace(fmt.Sprintf("%s %s %s", e.Key, e.Operator, strings.Join(e.Values, "|"))))
 		}
-		terms = append(terms, strings.Join(exprs, ", "))
+		terms = append(terms, strings.Join(exprs, ","))
 	}
 	return strings.Join(terms, " or ")
 }
 
-// topologyPlace is the place of a CSIStorageCapacity: nil is nowhere, an empty
-// selector everywhere (storage/v1, CSIStorageCapacity.nodeTopology).
-func topologyPlace(s *metav1.LabelSelector) *place {
-	if s == nil {
-		return nowhere("no topology")
-	}
-	want := maps.Clone(s.MatchLabels)
-	if want == nil {
-		want = map[string]string{}
-	}
-	plain := true
-	for _, e := range s.MatchExpressions {
-		if _, twice := want[e.Key]; twice || e.Operator != metav1.LabelSelectorOpIn || len(e.Values) != 1 {
-			plain = false
-			break
+// compileSelector reads a node selector: terms are ORed, requirements ANDed. A
+// term that is empty or cannot be read matches nothing
+// (component-helpers, scheduling/corev1/nodeaffinity).
+func compileSelector(s *corev1.NodeSelector) *place {
+	p := &place{text: selectorText(s)}
+	exact := true
+	for i := range s.NodeSelectorTerms {
+		t, ok := compileTerm(&s.NodeSelectorTerms[i])
+		if !ok {
+			continue
 		}
-		want[e.Key] = e.Values[0]
+		p.test = append(p.test, t)
+		spots, whole := spotsOf(&s.NodeSelectorTerms[i])
+		p.spots = append(p.spots, spots...)
+		exact = exact && whole
+		p.loose = p.loose || len(spots) == 0
 	}
-	if plain {
-		return plainPlace(want)
+	if p.loose = p.loose || len(p.test) == 0 || len(p.spots) > spotsMax; p.loose {
+		p.spots = nil
+	} else if exact {
+		p.test = nil
 	}
-	selector, err := metav1.LabelSelectorAsSelector(s)
-	if err != nil {
-		return nowhere(fmt.Sprintf("node topology that cannot be read: %v", err))
+	return p
+}
+
+// operatorOf is empty for an operator that does not exist, which makes a
+// requirement that cannot be read.
+func operatorOf(o corev1.NodeSelectorOperator) selection.Operator {
+	switch o {
+	case corev1.NodeSelectorOpIn:
+		return selection.In
+	case corev1.NodeSelectorOpNotIn:
+		return selection.NotIn
+	case corev1.NodeSelectorOpExists:
+		return selection.Exists
+	case corev1.NodeSelectorOpDoesNotExist:
+		return selection.DoesNotExist
+	case corev1.NodeSelectorOpGt:
+		return selection.GreaterThan
+	case corev1.NodeSelectorOpLt:
+		return selection.LessThan
+	default:
+		return ""
 	}
-	text, err := json.Marshal(s)
-	if err != nil {
-		return nowhere(fmt.Sprintf("node topology that cannot be written: %v", err))
+}
+
+// compileTerm is false for a term that matches nothing.
+func compileTerm(t *corev1.NodeSelectorTerm) (term, bool) {
+	var out term
+	for _, e := range t.MatchExpressions {
+		r, err := labels.NewRequirement(e.Key, operatorOf(e.Operator), e.Values)
+		if err != nil {
+			return term{}, false
+		}
+		out.labels = append(out.labels, *r)
 	}
-	return &place{text: string(text), matches: func(n binding.Node) bool {
-		return selector.Matches(labels.Set(n.Labels))
-	}}
+	for _, f := range t.MatchFields {
+		known := f.Operator == corev1.NodeSelectorOpIn || f.Operator == corev1.NodeSelectorOpNotIn
+		if f.Key != metav1.ObjectNameField || !known || len(f.Values) != 1 {
+			return term{}, false
+		}
+		out.names = append(out.names, nameRequirement{f.Values[0], f.Operator == corev1.NodeSelectorOpNotIn})
+	}
+	return out, len(out.labels)+len(out.names) > 0
+}
+
+// spotsOf lists the label values that a term asks for, as alternatives; none
+// where it asks for none. whole: they say all that the term says.
+func spotsOf(t *corev1.NodeSelectorTerm) (spots []spot, whole bool) {
+	want := map[string][]string{}
+	whole = true
+	list := slices.Clone(t.MatchExpressions)
+	for _, f := range t.MatchFields {
+		f.Key = nameKey
+		list = append(list, f)
+	}
+	for _, e := range list {
+		if _, twice := want[e.Key]; twice || e.Operator != corev1.NodeSelectorOpIn {
+			whole = false
+			continue
+		}
+		want[e.Key] = slices.Compact(slices.Sorted(slices.Values(e.Values)))
+	}
+	if len(want) == 0 {
+		return nil, false
+	}
+	keys := slices.Sorted(maps.Keys(want))
+	count := 1
+	for _, k := range keys {
+		count *= len(want[k])
+	}
+	if count > spotsMax {
+		// One key finds it, test tells the rest.
+		keys = []string{slices.MinFunc(keys, func(a, b string) int { return len(want[a]) - len(want[b]) })}
+		whole = false
+	}
+	spots = []spot{{keys: keys}}
+	for _, k := range keys {
+		var next []spot
+		for _, s := range spots {
+			for _, v := range want[k] {
+				next = append(next, spot{keys, append(slices.Clip(slices.Clone(s.values)), v)})
+			}
+		}
+		spots = next
+	}
+	return spots, whole
 }

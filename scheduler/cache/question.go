@@ -3,7 +3,7 @@ package cache
 import (
 	"fmt"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,15 +20,14 @@ const noProvisioner = "kubernetes.io/no-provisioner"
 // Question is what a pod asks of every node, and the view to judge it by. Both
 // are of one moment.
 type Question struct {
-	Pod  *binding.Pod
-	View binding.View
+	*binding.Question
 	// Immediate describes each claim that the PV controller has yet to bind.
 	Immediate []string
 }
 
 // Ask classifies a pod's claims, as the informer has them with every decision
 // laid over. An error is a broken object and names it.
-func (c *Cache) Ask(pvcs []*v1.PersistentVolumeClaim) (Question, error) {
+func (c *Cache) Ask(pvcs []*corev1.PersistentVolumeClaim) (Question, error) {
 	c.loaded.Do(c.load)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -60,12 +59,12 @@ func (c *Cache) Ask(pvcs []*v1.PersistentVolumeClaim) (Question, error) {
 			delayed = append(delayed, claim)
 		}
 	}
-	q.Pod, q.View = binding.NewPod(bound, delayed), c.snapshot()
+	q.Question = binding.NewQuestion(binding.NewPod(bound, delayed), c.snapshot())
 	return q, nil
 }
 
 // describe names a claim and, where that is known, what it waits for.
-func describe(pvc *v1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
+func describe(pvc *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
 	s := "claim " + keyOf(pvc)
 	if why := binding.WhyImmediate(pvc, class); why != "" {
 		s += ": " + why
@@ -73,7 +72,7 @@ func describe(pvc *v1.PersistentVolumeClaim, class *storagev1.StorageClass) stri
 	return s
 }
 
-func keyOf(pvc *v1.PersistentVolumeClaim) string { return pvc.Namespace + "/" + pvc.Name }
+func keyOf(pvc *corev1.PersistentVolumeClaim) string { return pvc.Namespace + "/" + pvc.Name }
 
 // class is nil where the name is empty or unknown.
 func (c *Cache) class(name string) (*storagev1.StorageClass, error) {
@@ -91,14 +90,14 @@ func (c *Cache) class(name string) (*storagev1.StorageClass, error) {
 }
 
 // claim needs mu. class may be nil for a bound claim.
-func (c *Cache) claim(pvc *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (binding.Claim, error) {
+func (c *Cache) claim(pvc *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (binding.Claim, error) {
 	out := binding.Claim{
 		Key: keyOf(pvc), UID: string(pvc.UID), Class: binding.Class{Name: binding.ClassName(pvc)},
-		Block:       pvc.Spec.VolumeMode != nil && *pvc.Spec.VolumeMode == v1.PersistentVolumeBlock,
+		Block:       pvc.Spec.VolumeMode != nil && *pvc.Spec.VolumeMode == corev1.PersistentVolumeBlock,
 		AccessModes: pvc.Spec.AccessModes, VolumeName: pvc.Spec.VolumeName,
 		SelectedNode: pvc.Annotations[volume.AnnSelectedNode],
 	}
-	if request, ok := pvc.Spec.Resources.Requests[v1.ResourceStorage]; ok {
+	if request, ok := pvc.Spec.Resources.Requests[corev1.ResourceStorage]; ok {
 		out.Request, out.HasRequest = request.Value(), true
 	}
 	if pvc.Spec.VolumeAttributesClassName != nil {
@@ -129,6 +128,8 @@ func (c *Cache) claim(pvc *v1.PersistentVolumeClaim, class *storagev1.StorageCla
 			return out, err
 		}
 		out.Class.TracksCapacity = tracks
+		out.Source = c.source(pvc, class.Provisioner)
+		out.Refused = c.refusals.of(out.Class.Name, out.Request)
 	}
 	return out, nil
 }
@@ -149,26 +150,26 @@ func (c *Cache) tracksCapacity(provisioner string) (bool, error) {
 // is returned is shared and must not be changed; nil means not there.
 
 // Claim reads a claim by namespace and name.
-func (c *Cache) Claim(namespace, name string) (*v1.PersistentVolumeClaim, error) {
+func (c *Cache) Claim(namespace, name string) (*corev1.PersistentVolumeClaim, error) {
 	return c.claimsOf.PersistentVolumeClaims(namespace).Get(name)
 }
 
 // ClaimByKey reads a claim by namespace/name.
-func (c *Cache) ClaimByKey(key string) *v1.PersistentVolumeClaim {
-	return get[v1.PersistentVolumeClaim](c.claims, key)
+func (c *Cache) ClaimByKey(key string) *corev1.PersistentVolumeClaim {
+	return get[corev1.PersistentVolumeClaim](c.stores.claims, key)
 }
 
 // Volume reads a PersistentVolume.
-func (c *Cache) Volume(name string) *v1.PersistentVolume {
-	return get[v1.PersistentVolume](c.pvs, name)
+func (c *Cache) Volume(name string) *corev1.PersistentVolume {
+	return get[corev1.PersistentVolume](c.stores.volumes, name)
 }
 
 // Node reads a node.
-func (c *Cache) Node(name string) *v1.Node { return get[v1.Node](c.nodes, name) }
+func (c *Cache) Node(name string) *corev1.Node { return get[corev1.Node](c.stores.nodes, name) }
 
 // Pod reads a pod.
-func (c *Cache) Pod(namespace, name string) *v1.Pod {
-	return get[v1.Pod](c.pods, cache.NewObjectName(namespace, name).String())
+func (c *Cache) Pod(namespace, name string) *corev1.Pod {
+	return get[corev1.Pod](c.stores.pods, cache.NewObjectName(namespace, name).String())
 }
 
 // Driver reads a CSIDriver; nil where it is not there.
@@ -189,33 +190,22 @@ func (c *Cache) Class(name string) *storagev1.StorageClass {
 	return class
 }
 
-// Reaches reports whether the node lies where the PersistentVolume can be used.
-func Reaches(pv *v1.PersistentVolume, node *v1.Node) bool {
-	return volumePlace(pv).Matches(binding.Node{Name: node.Name, Labels: node.Labels})
-}
-
-// VolumeKey is the volume that a claim stands for on a node: its CSI volume
-// once it is bound, before that a stand-in under its class's driver. False for
-// a claim whose volume no CSI driver serves.
-func (c *Cache) VolumeKey(namespace, name string) (volume.Key, bool) {
-	key := cache.NewObjectName(namespace, name).String()
-	pvc := get[v1.PersistentVolumeClaim](c.claims, key)
-	if pvc == nil {
-		return volume.Key{}, false
+// Reaches reports whether the node lies where the PersistentVolume of that name
+// can be used, and an error where that cannot be told. It asks the cache's own
+// reading of the volume, which Observe or the informer's event has brought.
+func (c *Cache) Reaches(pv string, node *binding.Node) (bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.syncVolume(pv)
+	e := c.volumes.byName[pv]
+	if e == nil {
+		return false, fmt.Errorf("volume %s does not exist any more", pv)
 	}
-	if pvc.Spec.VolumeName != "" {
-		if pv := c.Volume(pvc.Spec.VolumeName); pv != nil {
-			if pv.Spec.CSI == nil {
-				return volume.Key{}, false
-			}
-			return volume.Key{Driver: pv.Spec.CSI.Driver, Handle: pv.Spec.CSI.VolumeHandle}, true
-		}
+	reached, err := e.Reachable(node)
+	if err != nil {
+		return false, fmt.Errorf("translating volume %s to CSI: %w", pv, err)
 	}
-	class := c.Class(binding.ClassName(pvc))
-	if class == nil || class.Provisioner == "" || class.Provisioner == noProvisioner {
-		return volume.Key{}, false
-	}
-	return volume.Key{Driver: class.Provisioner, Handle: "claim " + key}, true
+	return reached, nil
 }
 
 // SharePool reports whether two classes have volumes in one pool, so that what

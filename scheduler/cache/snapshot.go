@@ -9,8 +9,8 @@ import (
 
 // Snapshot is the View of one scheduling cycle. It never changes.
 type Snapshot struct {
-	free     *index[*binding.Volume]
-	segments *index[binding.Segment]
+	free     *index[kind, *binding.Volume]
+	segments *index[string, *binding.Segment]
 	// nodes: name → labels; shared with the ledger, which copies before it writes.
 	nodes map[string]map[string]string
 
@@ -25,28 +25,30 @@ type mostAvailable struct {
 	any   bool
 }
 
-// Shelves implements binding.View.
-func (s *Snapshot) Shelves(class string, node binding.Node) []binding.Shelf {
-	found := s.free.shelves(class, node)
-	if len(found) == 0 {
-		return nil
+// Shelf implements binding.View.
+func (s *Snapshot) Shelf(claim *binding.Claim) binding.Shelf {
+	if found := shelf(s.free, claim); len(found) > 0 {
+		return found
 	}
-	out := make([]binding.Shelf, 0, len(found))
-	for _, sh := range found {
-		out = append(out, volumeShelf{sh})
-	}
-	return out
+	return nil
 }
 
-// Segments implements binding.View.
-func (s *Snapshot) Segments(class string, node binding.Node) []binding.Segment {
-	var out []binding.Segment
-	for _, sh := range s.segments.shelves(class, node) {
-		for segment := range sh.from("") {
-			out = append(out, segment)
-		}
+// Room implements binding.View.
+func (s *Snapshot) Room(class string) binding.Room { return room{s.segments.groups[class]} }
+
+// room is the segments of one class; nil where none is published.
+type room struct{ group *group[*binding.Segment] }
+
+// Segments implements binding.Room.
+func (r room) Segments(buf []*binding.Segment, node *binding.Node) []*binding.Segment {
+	if r.group == nil {
+		return buf
 	}
-	return out
+	r.group.reach(node, math.MinInt64, func(s *binding.Segment) bool {
+		buf = append(buf, s)
+		return true
+	})
+	return buf
 }
 
 // MostAvailable implements binding.View.
@@ -61,25 +63,38 @@ func (s *Snapshot) MostAvailable(class *binding.Class) (int64, bool) {
 	return m.bytes, m.any
 }
 
+// mostAvailable looks at the nodes, and not at the objects, because an object
+// may be of a place that no node is in, or that the class does not allow.
 func (s *Snapshot) mostAvailable(class *binding.Class) mostAvailable {
 	var m mostAvailable
+	here := room{s.segments.groups[class.Name]}
+	if here.group == nil {
+		return m
+	}
+	var buf []*binding.Segment
 	for name, labels := range s.nodes {
 		node := binding.Node{Name: name, Labels: labels}
-		if !class.Allows(node) {
+		if !class.Allows(&node) {
 			continue
 		}
-		for _, segment := range s.Segments(class.Name, node) {
-			free := segment.Available
-			if segment.Unlimited {
-				free = math.MaxInt64
-			}
-			if segment.Bounded {
-				free = min(free, segment.MaximumVolumeSize)
-			}
-			if !m.any || free > m.bytes {
+		buf = here.Segments(buf[:0], &node)
+		for _, segment := range buf {
+			if free := segmentFree(segment); !m.any || free > m.bytes {
 				m = mostAvailable{free, true}
 			}
 		}
 	}
 	return m
+}
+
+// segmentFree is the largest volume that the segment has room for.
+func segmentFree(s *binding.Segment) int64 {
+	free := s.Available
+	if s.Unlimited {
+		free = math.MaxInt64
+	}
+	if s.Bounded {
+		free = min(free, s.MaximumVolumeSize)
+	}
+	return free
 }

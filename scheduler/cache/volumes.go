@@ -2,12 +2,12 @@ package cache
 
 import (
 	"fmt"
-	"iter"
 	"strings"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-storage/berth/scheduler/binding"
+	"github.com/berth-storage/berth/volume"
 )
 
 // volumes knows every PersistentVolume: which are free to match, which is
@@ -15,24 +15,64 @@ import (
 // seen in the informer. It has no lock; Cache gives it one.
 type volumes struct {
 	byName map[string]*volumeEntry
-	// free holds what a claim of the class may take, smallest first.
-	free *index[*binding.Volume]
+	places places
+	// free holds what a claim may take, smallest first.
+	free *index[kind, *binding.Volume]
 	// reserved: claim key → names of volumes whose claimRef names it.
 	reserved map[string]map[string]struct{}
 	assumed  map[string]*assumption
 }
+
+// kind is what a volume and a claim must agree on: class, volume mode,
+// attributes class, and the claim's access modes among the volume's.
+type kind struct {
+	class, attributes string
+	block             bool
+	modes             accessModes
+}
+
+// accessModes is a set, one bit a mode.
+type accessModes uint8
+
+func modesOf(list []corev1.PersistentVolumeAccessMode) accessModes {
+	var out accessModes
+	for _, m := range list {
+		switch m {
+		case corev1.ReadWriteOnce:
+			out |= 1
+		case corev1.ReadOnlyMany:
+			out |= 2
+		case corev1.ReadWriteMany:
+			out |= 4
+		case corev1.ReadWriteOncePod:
+			out |= 8
+		default:
+			// A mode that does not exist yet: no volume is known to have it.
+			out |= 16
+		}
+	}
+	return out
+}
+
+// has reports whether all of the other's modes are in the set.
+func (m accessModes) has(other accessModes) bool { return m&other == other && other&16 == 0 }
 
 // volumeEntry is a PersistentVolume, read once.
 type volumeEntry struct {
 	binding.Volume
 	version string
 	place   *place
+	// moved is the place of InTree, nil without.
+	moved *place
 	// claim and claimUID are the claimRef; claimUID may be empty where a
 	// person reserved the volume.
 	claim, claimUID string
 	// available is phase Available, deleting a deletionTimestamp.
 	available, deleting bool
-	driver, handle      string
+	kind                kind
+	// key is the volume as its CSI driver knows it, translated for a plugin that
+	// a driver took over; empty where no driver serves it.
+	key volume.Key
 }
 
 // assumption is a volume given to a claim by Reserve. Like upstream's passive
@@ -46,53 +86,70 @@ type assumption struct {
 	written              string
 }
 
-func newVolumes() *volumes {
+func newVolumes(all places) *volumes {
 	return &volumes{
-		byName: map[string]*volumeEntry{}, free: newIndex[*binding.Volume](),
+		byName: map[string]*volumeEntry{}, places: all, free: newIndex[kind, *binding.Volume](),
 		reserved: map[string]map[string]struct{}{}, assumed: map[string]*assumption{},
 	}
 }
 
-func entryOf(pv *v1.PersistentVolume) *volumeEntry {
-	capacity := pv.Spec.Capacity[v1.ResourceStorage]
+// entry reads a volume. Its places are held until release.
+func (v *volumes) entry(pv *corev1.PersistentVolume) *volumeEntry {
+	capacity := pv.Spec.Capacity[corev1.ResourceStorage]
 	e := &volumeEntry{
 		Volume: binding.Volume{
 			Name: pv.Name, UID: string(pv.UID), Class: volumeClass(pv), Capacity: capacity.Value(),
-			Block:       pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == v1.PersistentVolumeBlock,
+			Block:       pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock,
 			AccessModes: pv.Spec.AccessModes, Labels: pv.Labels,
 		},
-		version: pv.ResourceVersion, place: volumePlace(pv),
-		available: pv.Status.Phase == v1.VolumeAvailable, deleting: pv.DeletionTimestamp != nil,
+		version: pv.ResourceVersion, place: v.places.ofVolume(pv.Spec.NodeAffinity),
+		available: pv.Status.Phase == corev1.VolumeAvailable, deleting: pv.DeletionTimestamp != nil,
 	}
 	if pv.Spec.VolumeAttributesClassName != nil {
 		e.AttributesClass = *pv.Spec.VolumeAttributesClassName
 	}
 	e.Place = e.place
+	e.kind = kind{class: e.Class, attributes: e.AttributesClass, block: e.Block, modes: modesOf(pv.Spec.AccessModes)}
 	if ref := pv.Spec.ClaimRef; ref != nil {
 		e.claim, e.claimUID = ref.Namespace+"/"+ref.Name, string(ref.UID)
 	}
 	if pv.Spec.CSI != nil {
-		e.driver, e.handle = pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle
+		e.key = volume.Key{Driver: pv.Spec.CSI.Driver, Handle: pv.Spec.CSI.VolumeHandle}
+		return e
+	}
+	if m := translate(pv); m != nil {
+		e.InTree = &binding.InTree{Plugin: m.plugin, Err: m.err}
+		e.key = m.key
+		if m.err == nil {
+			e.moved = v.places.ofVolume(m.affinity)
+			e.InTree.Place = e.moved
+		}
 	}
 	return e
 }
 
+// release gives up an entry's places.
+func (v *volumes) release(e *volumeEntry) {
+	v.places.release(e.place)
+	if e.moved != nil {
+		v.places.release(e.moved)
+	}
+}
+
 // volumeClass: the beta annotation wins (component-helpers, GetPersistentVolumeClass).
-func volumeClass(pv *v1.PersistentVolume) string {
-	if name, ok := pv.Annotations[v1.BetaStorageClassAnnotation]; ok {
+func volumeClass(pv *corev1.PersistentVolume) string {
+	if name, ok := pv.Annotations[corev1.BetaStorageClassAnnotation]; ok {
 		return name
 	}
 	return pv.Spec.StorageClassName
 }
 
-// id orders volumes of one place by capacity, then name.
-func (e *volumeEntry) id() string { return capacityID(e.Capacity) + e.Name }
-
-func capacityID(bytes int64) string { return fmt.Sprintf("%016x", max(bytes, 0)) }
-
-func (v *volumes) set(pv *v1.PersistentVolume) {
-	e := entryOf(pv)
+func (v *volumes) set(pv *corev1.PersistentVolume) {
+	e := v.entry(pv)
 	v.drop(pv.Name)
+	if old := v.byName[pv.Name]; old != nil {
+		v.release(old)
+	}
 	v.byName[pv.Name] = e
 	if a := v.assumed[pv.Name]; a != nil {
 		overtaken := e.claim != "" && e.claimUID != "" || a.written != "" && atLeast(e.version, a.written)
@@ -105,6 +162,9 @@ func (v *volumes) set(pv *v1.PersistentVolume) {
 
 func (v *volumes) delete(name string) {
 	v.drop(name)
+	if old := v.byName[name]; old != nil {
+		v.release(old)
+	}
 	delete(v.byName, name)
 	delete(v.assumed, name)
 }
@@ -120,7 +180,7 @@ func (v *volumes) list(e *volumeEntry) {
 	case claim != "":
 		add(v.reserved, claim, e.Name)
 	case e.available:
-		v.free.set(e.Class, e.place, e.id(), &e.Volume)
+		v.free.set(e.kind, e.place, e.Capacity, e.Name, &e.Volume)
 	}
 }
 
@@ -130,7 +190,7 @@ func (v *volumes) drop(name string) {
 	if e == nil {
 		return
 	}
-	v.free.delete(e.Class, e.place, e.id())
+	v.free.delete(e.kind, e.place, e.Capacity, e.Name)
 	if e.claim != "" {
 		remove(v.reserved, e.claim, name)
 	}
@@ -223,11 +283,25 @@ func (v *volumes) written(name, version string) {
 	}
 }
 
-// Shelf adapters for binding.
+// volumeShelf is the groups of volumes that a claim could take. It implements
+// binding.Shelf.
+type volumeShelf []*group[*binding.Volume]
 
-type volumeShelf struct{ shelf[*binding.Volume] }
+// shelf finds the groups once for a claim.
+func shelf(free *index[kind, *binding.Volume], c *binding.Claim) volumeShelf {
+	var out volumeShelf
+	want := modesOf(c.AccessModes)
+	for k, g := range free.groups {
+		if k.class == c.Class.Name && k.block == c.Block && k.attributes == c.AttributesClass && k.modes.has(want) {
+			out = append(out, g)
+		}
+	}
+	return out
+}
 
-// From implements binding.Shelf.
-func (s volumeShelf) From(capacity int64) iter.Seq[*binding.Volume] {
-	return s.from(capacityID(capacity))
+// Ascend implements binding.Shelf.
+func (s volumeShelf) Ascend(node *binding.Node, capacity int64, take binding.Taker) {
+	for _, g := range s {
+		g.reach(node, capacity, func(v *binding.Volume) bool { return take.Take(v) })
+	}
 }

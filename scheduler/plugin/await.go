@@ -3,24 +3,23 @@ package plugin
 import (
 	"fmt"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/berth-storage/berth/scheduler/binding"
-	"github.com/berth-storage/berth/scheduler/cache"
 	"github.com/berth-storage/berth/volume"
 )
 
 // awaited reports what a written plan still waits for, empty when nothing, or
 // an error where waiting is of no use. It reads the informers' objects, not the
 // overlay: what others did is the question.
-func (p *Plugin) awaited(pod *v1.Pod, plan binding.BindPlan, w writes) (string, error) {
+func (p *Plugin) awaited(pod *corev1.Pod, plan binding.BindPlan, w writes) (string, error) {
 	if current := p.cache.Pod(pod.Namespace, pod.Name); current == nil || current.UID != pod.UID {
 		return "", fmt.Errorf("pod %s/%s does not exist any more", pod.Namespace, pod.Name)
 	}
-	node := p.cache.Node(plan.Node)
-	if node == nil {
-		return "", fmt.Errorf("node %s does not exist any more", plan.Node)
+	node, err := p.awaitedNode(plan.Node)
+	if err != nil {
+		return "", err
 	}
 	// Every claim is looked at, so that a failure of one is seen while another
 	// is still awaited.
@@ -47,8 +46,23 @@ func (p *Plugin) awaited(pod *v1.Pod, plan binding.BindPlan, w writes) (string, 
 	return first, nil
 }
 
+// awaitedNode is the node as it is now: it may have lost a label since the plan
+// was made.
+func (p *Plugin) awaitedNode(name string) (*binding.Node, error) {
+	node := p.cache.Node(name)
+	if node == nil {
+		return nil, fmt.Errorf("node %s does not exist any more", name)
+	}
+	csiNode, err := p.readCSINode(name)
+	if err != nil {
+		return nil, err
+	}
+	n := nodeOf(node, csiNode)
+	return &n, nil
+}
+
 // awaitBind waits for the PV controller to complete a static binding.
-func (p *Plugin) awaitBind(b binding.Bind, node *v1.Node, version string) (string, error) {
+func (p *Plugin) awaitBind(b binding.Bind, node *binding.Node, version string) (string, error) {
 	pvc, err := p.judgedClaim(b.Claim, b.ClaimUID)
 	if err != nil {
 		return "", err
@@ -59,7 +73,11 @@ func (p *Plugin) awaitBind(b binding.Bind, node *v1.Node, version string) (strin
 		return "", fmt.Errorf("volume %s does not exist any more", b.Volume)
 	case older(pv.ResourceVersion, version):
 		return fmt.Sprintf("volume %s: waiting to see its reservation", b.Volume), nil
-	case !cache.Reaches(pv, node):
+	}
+	switch reached, err := p.cache.Reaches(b.Volume, node); {
+	case err != nil:
+		return "", err
+	case !reached:
 		return "", fmt.Errorf("volume %s can no longer be reached from node %s", b.Volume, node.Name)
 	case pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID == "":
 		return "", fmt.Errorf("volume %s lost its reservation for claim %s", b.Volume, b.Claim)
@@ -74,7 +92,7 @@ func (p *Plugin) awaitBind(b binding.Bind, node *v1.Node, version string) (strin
 }
 
 // awaitSelect waits for a claim to be provisioned and bound.
-func (p *Plugin) awaitSelect(s binding.Select, node *v1.Node, version string) (string, error) {
+func (p *Plugin) awaitSelect(s binding.Select, node *binding.Node, version string) (string, error) {
 	pvc, err := p.judgedClaim(s.Claim, s.ClaimUID)
 	if err != nil {
 		return "", err
@@ -91,10 +109,13 @@ func (p *Plugin) awaitSelect(s binding.Select, node *v1.Node, version string) (s
 		return fmt.Sprintf("claim %s: waiting for its volume to be provisioned on node %s", s.Claim, node.Name), nil
 	}
 	pv := p.cache.Volume(pvc.Spec.VolumeName)
-	switch {
-	case pv == nil:
+	if pv == nil {
 		return fmt.Sprintf("claim %s: waiting to see volume %s", s.Claim, pvc.Spec.VolumeName), nil
-	case !cache.Reaches(pv, node):
+	}
+	switch reached, err := p.cache.Reaches(pv.Name, node); {
+	case err != nil:
+		return "", err
+	case !reached:
 		return "", fmt.Errorf("claim %s: volume %s cannot be reached from node %s", s.Claim, pv.Name, node.Name)
 	case !binding.IsBound(pvc):
 		return fmt.Sprintf("claim %s: waiting for the PV controller to bind it to volume %s", s.Claim, pv.Name), nil
@@ -103,7 +124,7 @@ func (p *Plugin) awaitSelect(s binding.Select, node *v1.Node, version string) (s
 }
 
 // judgedClaim is the claim that the plan was made for.
-func (p *Plugin) judgedClaim(key, uid string) (*v1.PersistentVolumeClaim, error) {
+func (p *Plugin) judgedClaim(key, uid string) (*corev1.PersistentVolumeClaim, error) {
 	pvc := p.cache.ClaimByKey(key)
 	switch {
 	case pvc == nil || string(pvc.UID) != uid:

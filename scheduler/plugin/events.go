@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -13,8 +13,12 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/util"
 
 	"github.com/berth-storage/berth/scheduler/binding"
+	"github.com/berth-storage/berth/scheduler/cache"
 	"github.com/berth-storage/berth/volume"
 )
+
+// hintFn answers whether an event may help a pod that needs this.
+type hintFn func(n *need, pod *corev1.Pod, oldObj, newObj any) (bool, error)
 
 // EventsToRegister implements fwk.EnqueueExtensions: what may help a pod that
 // this plugin refused. Deletions are here too, as they end holds.
@@ -23,172 +27,222 @@ import (
 // cache does. Each hint therefore brings the cache up to date first; otherwise
 // a pod could be retried against the old state and then wait for the next event.
 func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
-	on := func(r fwk.EventResource, a fwk.ActionType, hint fwk.QueueingHintFn) fwk.ClusterEventWithHint {
+	on := func(r fwk.EventResource, a fwk.ActionType, hint hintFn, narrow fwk.PreQueueingHintFn) fwk.ClusterEventWithHint {
 		return fwk.ClusterEventWithHint{
-			Event: fwk.ClusterEvent{Resource: r, ActionType: a},
-			QueueingHintFn: func(logger klog.Logger, pod *v1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
+			Event: fwk.ClusterEvent{Resource: r, ActionType: a}, PreQueueingHintFn: narrow,
+			QueueingHintFn: func(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
 				p.cache.Observe(oldObj)
 				p.cache.Observe(newObj)
-				return hint(logger, pod, oldObj, newObj)
+				useful, err := hint(p.need(pod), pod, oldObj, newObj)
+				if err != nil || useful {
+					return fwk.Queue, err
+				}
+				return fwk.QueueSkip, nil
 			},
 		}
 	}
 	return []fwk.ClusterEventWithHint{
-		on(fwk.StorageClass, fwk.Add|fwk.Update, p.afterClass),
-		on(fwk.PersistentVolumeClaim, fwk.Add|fwk.Update|fwk.Delete, p.afterClaim),
-		on(fwk.PersistentVolume, fwk.Add|fwk.Update|fwk.Delete, p.afterVolume),
-		on(fwk.Node, fwk.Add|fwk.UpdateNodeLabel, queue),
-		on(fwk.CSINode, fwk.Add|fwk.Update, p.afterCSINode),
-		on(fwk.CSIDriver, fwk.Add|fwk.Update|fwk.Delete, p.afterDriver),
-		on(fwk.CSIStorageCapacity, fwk.Add|fwk.Update|fwk.Delete, p.afterCapacity),
-		on(fwk.AssignedPod, fwk.Delete, p.afterPod),
+		on(fwk.StorageClass, fwk.Add|fwk.Update, p.afterClass, p.nearClass),
+		on(fwk.PersistentVolumeClaim, fwk.Add|fwk.Update|fwk.Delete, p.afterClaim, p.nearClaim),
+		on(fwk.PersistentVolume, fwk.Add|fwk.Update|fwk.Delete, p.afterVolume, p.nearVolume),
+		on(fwk.Node, fwk.Add|fwk.UpdateNodeLabel|fwk.UpdateNodeTaint, p.afterNode, nil),
+		on(fwk.CSINode, fwk.Add|fwk.Update, p.afterCSINode, nil),
+		on(fwk.CSIDriver, fwk.Add|fwk.Update|fwk.Delete, p.afterDriver, p.nearDriver),
+		on(fwk.CSIStorageCapacity, fwk.Add|fwk.Update|fwk.Delete, p.afterCapacity, p.nearCapacity),
+		on(fwk.VolumeAttachment, fwk.Delete, p.afterAttachment, p.nearAttachment),
+		on(fwk.AssignedPod, fwk.Delete, p.afterPod, nil),
 	}, nil
 }
 
-func queue(klog.Logger, *v1.Pod, any, any) (fwk.QueueingHint, error) { return fwk.Queue, nil }
-
-func hintIf(useful bool) (fwk.QueueingHint, error) {
-	if useful {
-		return fwk.Queue, nil
+// need is what the pod waits for: as PreFilter noted it, or read now for a pod
+// that this scheduler has not judged.
+func (p *Plugin) need(pod *corev1.Pod) *need {
+	if n := p.waiting.get(pod.UID); n != nil {
+		return n
 	}
-	return fwk.QueueSkip, nil
-}
-
-// pending are the classes of the pod's claims that have no volume yet, and
-// whether a claim of the pod is missing, which makes every class possible.
-func (p *Plugin) pending(pod *v1.Pod) (classes []string, unknown bool) {
-	for _, ref := range claimRefs(pod) {
-		pvc, err := p.cache.Claim(pod.Namespace, ref.name)
-		if err != nil {
-			unknown = true
-			continue
-		}
-		if !binding.IsBound(pvc) {
-			classes = append(classes, binding.ClassName(pvc))
+	refs := claimRefs(pod)
+	var claims []*corev1.PersistentVolumeClaim
+	for _, ref := range refs {
+		if pvc, err := p.cache.Claim(pod.Namespace, ref.name); err == nil {
+			claims = append(claims, pvc)
 		}
 	}
-	return classes, unknown
+	_, wanted := p.cache.Wanted(pod, claims)
+	return p.needOf(pod, refs, wanted)
 }
 
-// wantsFrom reports whether space or volumes of the class may help the pod.
-func (p *Plugin) wantsFrom(pod *v1.Pod, class string) bool {
-	classes, unknown := p.pending(pod)
-	return unknown || slices.ContainsFunc(classes, func(c string) bool { return p.cache.SharePool(c, class) })
-}
-
-// names reports whether the pod uses the claim.
-func names(pod *v1.Pod, namespace, name string) bool {
-	return pod.Namespace == namespace &&
-		slices.ContainsFunc(claimRefs(pod), func(r claimRef) bool { return r.name == name })
+// wantsFrom reports whether space or volumes of the class may help.
+func (p *Plugin) wantsFrom(n *need, class string) bool {
+	return n.unknown || slices.ContainsFunc(n.classes, func(c string) bool { return p.cache.SharePool(c, class) })
 }
 
 // afterClass: a new class, or one that allows other nodes.
-func (p *Plugin) afterClass(_ klog.Logger, pod *v1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
+func (p *Plugin) afterClass(n *need, _ *corev1.Pod, oldObj, newObj any) (bool, error) {
 	before, after, err := util.As[*storagev1.StorageClass](oldObj, newObj)
 	if err != nil {
-		return fwk.Queue, err
+		return true, err
 	}
-	classes, unknown := p.pending(pod)
-	if !unknown && !slices.Contains(classes, after.Name) {
-		return fwk.QueueSkip, nil
+	if !n.unknown && !slices.Contains(n.classes, after.Name) {
+		return false, nil
 	}
-	return hintIf(before == nil || !apiequality.Semantic.DeepEqual(before.AllowedTopologies, after.AllowedTopologies))
+	return before == nil || !apiequality.Semantic.DeepEqual(before.AllowedTopologies, after.AllowedTopologies), nil
 }
 
 // afterClaim: the pod's own claim changed, or another one gave space back.
-func (p *Plugin) afterClaim(_ klog.Logger, pod *v1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
-	before, after, err := util.As[*v1.PersistentVolumeClaim](oldObj, newObj)
+func (p *Plugin) afterClaim(n *need, _ *corev1.Pod, oldObj, newObj any) (bool, error) {
+	before, after, err := util.As[*corev1.PersistentVolumeClaim](oldObj, newObj)
 	if err != nil {
-		return fwk.Queue, err
+		return true, err
 	}
-	if after != nil && names(pod, after.Namespace, after.Name) {
-		return fwk.Queue, nil
+	if after != nil && slices.Contains(n.claims, after.Namespace+"/"+after.Name) {
+		return true, nil
 	}
+	return gaveBack(before, after) && p.wantsFrom(n, binding.ClassName(before)), nil
+}
+
+// gaveBack reports whether the claim's selected node is no longer the one it was.
+func gaveBack(before, after *corev1.PersistentVolumeClaim) bool {
 	if before == nil || before.Annotations[volume.AnnSelectedNode] == "" {
-		return fwk.QueueSkip, nil
+		return false
 	}
-	given := after == nil || after.Annotations[volume.AnnSelectedNode] != before.Annotations[volume.AnnSelectedNode]
-	return hintIf(given && p.wantsFrom(pod, binding.ClassName(before)))
+	return after == nil || after.Annotations[volume.AnnSelectedNode] != before.Annotations[volume.AnnSelectedNode]
 }
 
 // afterVolume: a volume of a wanted class is free, its hold ended, or it is the
 // one that a claim of the pod names.
-func (p *Plugin) afterVolume(_ klog.Logger, pod *v1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
-	before, after, err := util.As[*v1.PersistentVolume](oldObj, newObj)
+func (p *Plugin) afterVolume(n *need, _ *corev1.Pod, oldObj, newObj any) (bool, error) {
+	before, after, err := util.As[*corev1.PersistentVolume](oldObj, newObj)
 	if err != nil {
-		return fwk.Queue, err
+		return true, err
 	}
 	pv := after
 	if pv == nil {
 		pv = before
 	}
-	if ref := pv.Spec.ClaimRef; ref != nil && names(pod, ref.Namespace, ref.Name) {
-		return fwk.Queue, nil
+	if slices.Contains(n.volumes, pv.Name) || reservedFor(n, before) || reservedFor(n, after) {
+		return true, nil
 	}
-	for _, ref := range claimRefs(pod) {
-		if pvc, err := p.cache.Claim(pod.Namespace, ref.name); err == nil && pvc.Spec.VolumeName == pv.Name {
-			return fwk.Queue, nil
-		}
-	}
-	return hintIf(p.wantsFrom(pod, pv.Spec.StorageClassName))
+	return volumeMatters(before, after) && p.wantsFrom(n, className(pv)), nil
 }
 
-// afterCSINode: a driver appeared, or takes more volumes than before.
-func (p *Plugin) afterCSINode(_ klog.Logger, _ *v1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
-	before, after, err := util.As[*storagev1.CSINode](oldObj, newObj)
+func reservedFor(n *need, pv *corev1.PersistentVolume) bool {
+	if pv == nil || pv.Spec.ClaimRef == nil {
+		return false
+	}
+	return slices.Contains(n.claims, pv.Spec.ClaimRef.Namespace+"/"+pv.Spec.ClaimRef.Name)
+}
+
+// volumeMatters tells changes that may free a volume or end a hold from those
+// that cannot. A new volume of another claim ends the hold that stood for it.
+func volumeMatters(before, after *corev1.PersistentVolume) bool {
+	switch {
+	case before == nil:
+		return true
+	case after == nil:
+		return true
+	case before.Annotations[volume.AnnotationAllocation] != after.Annotations[volume.AnnotationAllocation]:
+		return true
+	case after.Spec.ClaimRef != nil || after.Status.Phase != corev1.VolumeAvailable || after.DeletionTimestamp != nil:
+		return false
+	}
+	return before.Spec.ClaimRef != nil || before.Status.Phase != after.Status.Phase ||
+		!apiequality.Semantic.DeepEqual(before.Labels, after.Labels) || !apiequality.Semantic.DeepEqual(before.Spec, after.Spec)
+}
+
+// className: the beta annotation wins (component-helpers, GetPersistentVolumeClass).
+func className(pv *corev1.PersistentVolume) string {
+	if name, ok := pv.Annotations[volume.AnnBetaStorageClass]; ok {
+		return name
+	}
+	return pv.Spec.StorageClassName
+}
+
+// afterNode: the node has room for the pod's volumes, and had none before, or
+// lost a taint that stood for a missing driver.
+func (p *Plugin) afterNode(n *need, pod *corev1.Pod, oldObj, newObj any) (bool, error) {
+	before, after, err := util.As[*corev1.Node](oldObj, newObj)
 	if err != nil {
-		return fwk.Queue, err
+		return true, err
+	}
+	if before != nil && slices.ContainsFunc(n.drivers, func(d string) bool { return tainted(before, d) && !tainted(after, d) }) {
+		return true, nil
+	}
+	claims, refusal, err := p.claims(pod, claimRefs(pod))
+	if err != nil {
+		return true, err
+	}
+	if refusal != nil {
+		// No node helps a pod whose claim is missing or broken.
+		return false, nil
+	}
+	question, err := p.cache.Ask(claims)
+	if err != nil || len(question.Immediate) > 0 {
+		return err != nil, err
+	}
+	csiNode, err := p.readCSINode(after.Name)
+	if err != nil {
+		return true, err
+	}
+	now := binding.Find(question.Question, nodeOf(after, csiNode))
+	if !now.OK() {
+		return now.Err != nil, now.Err
 	}
 	if before == nil {
-		return fwk.Queue, nil
+		return true, nil
 	}
-	was, is := limitsOf(before), limitsOf(after)
-	for _, d := range after.Spec.Drivers {
-		if !registered(before, d.Name) {
-			return fwk.Queue, nil
-		}
-		oldLimit, wasLimited := was[d.Name]
-		if newLimit, isLimited := is[d.Name]; wasLimited && (!isLimited || newLimit > oldLimit) {
-			return fwk.Queue, nil
+	was := binding.Find(question.Question, nodeOf(before, csiNode))
+	return !was.OK(), nil
+}
+
+// afterCSINode: a driver of the pod's appeared, or takes more volumes than
+// before, or other in-tree plugins are migrated.
+func (p *Plugin) afterCSINode(n *need, _ *corev1.Pod, oldObj, newObj any) (bool, error) {
+	before, after, err := util.As[*storagev1.CSINode](oldObj, newObj)
+	if err != nil {
+		return true, err
+	}
+	if before == nil || n.unknown {
+		return true, nil
+	}
+	for _, driver := range n.drivers {
+		was, wasLimited, wasThere := cache.CountOf(before, driver)
+		is, isLimited, isThere := cache.CountOf(after, driver)
+		if isThere && !wasThere || wasLimited && isThere && (!isLimited || is > was) {
+			return true, nil
 		}
 	}
-	return hintIf(before.Annotations[volume.AnnMigratedPlugins] != after.Annotations[volume.AnnMigratedPlugins])
+	return before.Annotations[volume.AnnMigratedPlugins] != after.Annotations[volume.AnnMigratedPlugins], nil
 }
 
 // afterDriver: capacity is no longer tracked, or the driver need not be there.
-func (p *Plugin) afterDriver(_ klog.Logger, pod *v1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
+func (p *Plugin) afterDriver(n *need, _ *corev1.Pod, oldObj, newObj any) (bool, error) {
 	before, after, err := util.As[*storagev1.CSIDriver](oldObj, newObj)
 	if err != nil {
-		return fwk.Queue, err
+		return true, err
 	}
 	if before == nil {
-		return fwk.QueueSkip, nil
+		return false, nil
 	}
-	isSet := func(b *bool) bool { return b != nil && *b }
-	loosened := after == nil ||
-		isSet(before.Spec.StorageCapacity) && !isSet(after.Spec.StorageCapacity) ||
-		isSet(before.Spec.PreventPodSchedulingIfMissing) && !isSet(after.Spec.PreventPodSchedulingIfMissing)
-	if !loosened {
-		return fwk.QueueSkip, nil
+	needed := func(d *storagev1.CSIDriver) bool {
+		return d != nil && d.Spec.PreventPodSchedulingIfMissing != nil && *d.Spec.PreventPodSchedulingIfMissing
 	}
-	for _, ref := range claimRefs(pod) {
-		if key, ok := p.cache.VolumeKey(pod.Namespace, ref.name); !ok || key.Driver == before.Name {
-			return fwk.Queue, nil
-		}
-	}
-	return fwk.QueueSkip, nil
+	loosened := trackedBy(before) && !trackedBy(after) || needed(before) && !needed(after)
+	return loosened && (n.unknown || slices.Contains(n.drivers, before.Name)), nil
 }
 
 // afterCapacity: more is free, or the object has passed allocations that were
-// held against it.
-func (p *Plugin) afterCapacity(_ klog.Logger, pod *v1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
+// held against it, and it publishes enough for at least one claim.
+func (p *Plugin) afterCapacity(n *need, _ *corev1.Pod, oldObj, newObj any) (bool, error) {
 	before, after, err := util.As[*storagev1.CSIStorageCapacity](oldObj, newObj)
 	if err != nil {
-		return fwk.Queue, err
+		return true, err
 	}
 	if after == nil {
 		// A pool that loses an object may lose the one that lagged.
-		return hintIf(p.wantsFrom(pod, before.StorageClassName))
+		return p.wantsFrom(n, before.StorageClassName), nil
+	}
+	if !n.unknown && tooSmall(after, n.smallest) {
+		return false, nil
 	}
 	better := before == nil ||
 		grew(before.Capacity, after.Capacity) || grew(before.MaximumVolumeSize, after.MaximumVolumeSize) ||
@@ -196,19 +250,45 @@ func (p *Plugin) afterCapacity(_ klog.Logger, pod *v1.Pod, oldObj, newObj any) (
 		!apiequality.Semantic.DeepEqual(before.NodeTopology, after.NodeTopology) ||
 		// Drivers that number nothing: any new version ends their holds.
 		after.Annotations[volume.AnnotationAllocation] == ""
-	return hintIf(better && p.wantsFrom(pod, after.StorageClassName))
+	return better && p.wantsFrom(n, after.StorageClassName), nil
+}
+
+// tooSmall: not even what the object publishes would do. Classes that share a
+// pool publish it each for itself, so an object of the pod's own class grows too.
+func tooSmall(o *storagev1.CSIStorageCapacity, bytes int64) bool {
+	return o.Capacity != nil && o.Capacity.Value() < bytes
 }
 
 func grew(before, after *resource.Quantity) bool {
 	return after != nil && (before == nil || after.Cmp(*before) > 0)
 }
 
-// afterPod: a pod with volumes left a node, or never got there and its
-// reservation was undone.
-func (p *Plugin) afterPod(_ klog.Logger, pod *v1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
-	gone, _, err := util.As[*v1.Pod](oldObj, newObj)
+// afterAttachment: a volume left a node, and another of its driver can come.
+func (p *Plugin) afterAttachment(n *need, _ *corev1.Pod, oldObj, newObj any) (bool, error) {
+	gone, _, err := util.As[*storagev1.VolumeAttachment](oldObj, newObj)
 	if err != nil {
-		return fwk.Queue, err
+		return true, err
 	}
-	return hintIf(gone != nil && len(claimRefs(gone)) > 0 && len(claimRefs(pod)) > 0)
+	return n.unknown || gone != nil && slices.Contains(n.drivers, gone.Spec.Attacher), nil
+}
+
+// afterPod: a pod with volumes of the same driver left a node, or never got
+// there and its reservation was undone.
+func (p *Plugin) afterPod(n *need, _ *corev1.Pod, oldObj, newObj any) (bool, error) {
+	gone, _, err := util.As[*corev1.Pod](oldObj, newObj)
+	if err != nil {
+		return true, err
+	}
+	if gone == nil {
+		return false, nil
+	}
+	had := p.need(gone)
+	if len(had.claims)+len(had.drivers) == 0 {
+		return false, nil
+	}
+	shares := func(a, b []string) bool {
+		return slices.ContainsFunc(a, func(s string) bool { return slices.Contains(b, s) })
+	}
+	return n.unknown || had.unknown || shares(n.drivers, had.drivers) || shares(n.claims, had.claims) ||
+		slices.ContainsFunc(had.classes, func(c string) bool { return p.wantsFrom(n, c) }), nil
 }

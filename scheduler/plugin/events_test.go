@@ -1,11 +1,15 @@
 package plugin
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -16,7 +20,7 @@ import (
 
 // hint asks the registered hint of a resource, by the action that the objects
 // make: whether it was registered for it at all matters as much as its answer.
-func (r *rig) hint(resource fwk.EventResource, pod *v1.Pod, oldObj, newObj any) fwk.QueueingHint {
+func (r *rig) hint(resource fwk.EventResource, pod *corev1.Pod, oldObj, newObj any) fwk.QueueingHint {
 	r.t.Helper()
 	action := fwk.Update
 	switch {
@@ -43,7 +47,7 @@ func (r *rig) hint(resource fwk.EventResource, pod *v1.Pod, oldObj, newObj any) 
 
 func TestHints(t *testing.T) {
 	const queued, skipped = fwk.Queue, fwk.QueueSkip
-	withNode := func(pvc *v1.PersistentVolumeClaim, node string) *v1.PersistentVolumeClaim {
+	withNode := func(pvc *corev1.PersistentVolumeClaim, node string) *corev1.PersistentVolumeClaim {
 		metav1.SetMetaDataAnnotation(&pvc.ObjectMeta, volume.AnnSelectedNode, node)
 		return pvc
 	}
@@ -57,7 +61,27 @@ func TestHints(t *testing.T) {
 			{Name: driverName, Allocatable: &storagev1.VolumeNodeResources{Count: count}}}}}
 	}
 	reserved := makePV("pv", "other", "1Gi", "")
-	reserved.Spec.ClaimRef = &v1.ObjectReference{Namespace: "default", Name: "a"}
+	reserved.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: "a"}
+	tainted := func(name, key string) *corev1.Node {
+		n := makeNode(name)
+		n.Spec.Taints = []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}}
+		return n
+	}
+	otherNode := func(count int32) *storagev1.CSINode {
+		n := csiNode(&count)
+		n.Spec.Drivers[0].Name = "other.driver"
+		return n
+	}
+	migratedNode := csiNode(nil)
+	migratedNode.Annotations = map[string]string{volume.AnnMigratedPlugins: "kubernetes.io/aws-ebs"}
+	claimed := func(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
+		pv = pv.DeepCopy()
+		pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: "x", UID: "x"}
+		return pv
+	}
+	labelled, annotated := makePV("pv", "fast", "1Gi", ""), makePV("pv", "fast", "1Gi", "")
+	labelled.Labels = map[string]string{"a": "b"}
+	annotated.Annotations = map[string]string{"a": "b"}
 	cases := map[string]struct {
 		reason   string
 		resource fwk.EventResource
@@ -80,12 +104,31 @@ func TestHints(t *testing.T) {
 		"other volume added":    {"one of another class", fwk.PersistentVolume, nil, makePV("pv", "odd", "1Gi", ""), skipped},
 		"reserved volume added": {"it names the pod's claim", fwk.PersistentVolume, nil, reserved, queued},
 		"volume deleted":        {"a hold may end with it", fwk.PersistentVolume, makePV("pv", "slow", "1Gi", ""), nil, queued},
-		"node added":            {"a new place", fwk.Node, nil, makeNode("n3"), queued},
+		"node with room added":  {"a new place, whose capacity is known already", fwk.Node, nil, makeNode("n3"), queued},
+		"node without added":    {"no capacity is published there (upstream queues)", fwk.Node, nil, makeNode("n4"), skipped},
+		"node gets room":        {"its label is what the capacity is for", fwk.Node, makeNode("x"), makeNode("x", volume.LabelHostname, "n3"), queued},
+		"node touched":          {"it had room before (upstream queues)", fwk.Node, makeNode("n1"), makeNode("n1", "a", "b"), skipped},
+		"startup taint gone":    {"it stood for the driver", fwk.Node, tainted("n4", driverName+"/agent-not-ready"), makeNode("n4"), queued},
+		"other taint gone":      {"it is no matter of volumes", fwk.Node, tainted("n4", "maintenance"), makeNode("n4"), skipped},
 		"CSINode added":         {"drivers appear", fwk.CSINode, nil, csiNode(nil), queued},
 		"limit raised":          {"more volumes fit", fwk.CSINode, csiNode(ptr.To[int32](1)), csiNode(ptr.To[int32](2)), queued},
 		"limit removed":         {"any number fits (upstream skips)", fwk.CSINode, csiNode(ptr.To[int32](1)), csiNode(nil), queued},
 		"limit lowered":         {"fewer fit", fwk.CSINode, csiNode(ptr.To[int32](2)), csiNode(ptr.To[int32](1)), skipped},
 		"driver registered":     {"it was missing", fwk.CSINode, &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, csiNode(nil), queued},
+		"other driver's limit":  {"no volume of the pod is its own (upstream queues)", fwk.CSINode, otherNode(1), otherNode(2), skipped},
+		"plugins migrated":      {"volumes of plugins are elsewhere then", fwk.CSINode, csiNode(nil), migratedNode, queued},
+		"volume detached":       {"there is a place for another", fwk.VolumeAttachment, makeAttachment("pv", "n1", driverName), nil, queued},
+		"other one detached":    {"of a driver that serves no volume of the pod (upstream queues)", fwk.VolumeAttachment, makeAttachment("pv", "n1", "other.driver"), nil, skipped},
+		"driver not needed":     {"it need not be there first any more", fwk.CSIDriver, driver(func(s *storagev1.CSIDriverSpec) { s.PreventPodSchedulingIfMissing = ptr.To(true) }), makeDriver(driverName), queued},
+		"driver deleted":        {"nothing is checked any more", fwk.CSIDriver, makeDriver(driverName), nil, queued},
+		"other driver deleted":  {"it serves no volume of the pod", fwk.CSIDriver, makeDriver("other.driver"), nil, skipped},
+		"driver added":          {"more is checked, not less", fwk.CSIDriver, nil, makeDriver(driverName), skipped},
+		"volume freed":          {"it can be taken now", fwk.PersistentVolume, claimed(makePV("pv", "fast", "1Gi", "")), makePV("pv", "fast", "1Gi", ""), queued},
+		"volume relabelled":     {"a selector may match now", fwk.PersistentVolume, makePV("pv", "fast", "1Gi", ""), labelled, queued},
+		"volume touched":        {"nothing that is read (upstream queues)", fwk.PersistentVolume, makePV("pv", "fast", "1Gi", ""), annotated, skipped},
+		"claimed one touched":   {"it is another's (upstream queues)", fwk.PersistentVolume, claimed(makePV("pv", "fast", "1Gi", "")), claimed(labelled), skipped},
+		"too small to help":     {"not even all of it would do (upstream queues)", fwk.CSIStorageCapacity, makeCapacity("fast", "n1", "100Mi", 5), makeCapacity("fast", "n1", "900Mi", 6), skipped},
+		"capacity deleted":      {"the one that lagged may be gone", fwk.CSIStorageCapacity, makeCapacity("slow", "n1", "8Gi", 5), nil, queued},
 		"capacity not tracked":  {"nothing is checked any more, for claims too (upstream: inline volumes only)", fwk.CSIDriver, makeDriver(driverName), driver(func(s *storagev1.CSIDriverSpec) { s.StorageCapacity = nil }), queued},
 		"driver touched":        {"nothing that is read", fwk.CSIDriver, makeDriver(driverName), makeDriver(driverName), skipped},
 		"capacity added":        {"space appears", fwk.CSIStorageCapacity, nil, makeCapacity("fast", "n1", "8Gi", 5), queued},
@@ -94,16 +137,92 @@ func TestHints(t *testing.T) {
 		"allocations passed":    {"holds that it did not contain end, even where it shrank", fwk.CSIStorageCapacity, makeCapacity("fast", "n1", "8Gi", 5), makeCapacity("fast", "n1", "7Gi", 6), queued},
 		"other capacity grew":   {"of a class that shares nothing", fwk.CSIStorageCapacity, makeCapacity("odd", "n9", "8Gi", 5), makeCapacity("odd", "n9", "9Gi", 5), skipped},
 		"pod with volumes left": {"its volumes, or its reservation", fwk.AssignedPod, makePod("gone", "x"), nil, queued},
+		"pod of a driver left":  {"a place to attach is free", fwk.AssignedPod, makePod("gone", "same"), nil, queued},
+		"pod of another left":   {"its driver serves no volume of the pod (upstream queues)", fwk.AssignedPod, makePod("gone", "elsewhere"), nil, skipped},
 		"pod without any left":  {"it held nothing", fwk.AssignedPod, makePod("gone"), nil, skipped},
 	}
 	pod := makePod("p", "a")
-	r := dynamicCluster(t, makePVC("a", "fast", "1Gi"), makeClass("odd", driverName), pod).start(t.Context())
+	r := dynamicCluster(t, makePVC("a", "fast", "1Gi"), makeClass("odd", driverName), makeCapacity("fast", "n3", "8Gi", 5),
+		makeClass("elsewhere", "other.driver"), makePVC("elsewhere", "elsewhere", "1Gi"), makePVC("same", "odd", "1Gi"), pod).start(t.Context())
+	for _, judged := range []bool{false, true} {
+		if judged {
+			// What PreFilter noted is what is read afresh for a pod never judged.
+			r.judge(pod)
+		}
+		for name, tc := range cases {
+			t.Run(fmt.Sprintf("%s, judged %t", name, judged), func(t *testing.T) {
+				if got := r.hint(tc.resource, pod, tc.old, tc.new); got != tc.want {
+					t.Errorf("%s: got %v, want %v", tc.reason, got, tc.want)
+				}
+				if judged && tc.want == queued && !r.near(tc.resource, pod, tc.old, tc.new) {
+					t.Errorf("%s: the hint wakes the pod, but would not be asked for it", tc.reason)
+				}
+			})
+		}
+	}
+}
+
+// near reports whether the queue would ask the hint for the pod where it narrows.
+func (r *rig) near(resource fwk.EventResource, pod *corev1.Pod, oldObj, newObj any) bool {
+	r.t.Helper()
+	events, err := r.plugin.EventsToRegister(r.ctx)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, e := range events {
+		if e.Event.Resource != resource {
+			continue
+		}
+		if e.PreQueueingHintFn == nil {
+			return true
+		}
+		got, err := e.PreQueueingHintFn(klog.FromContext(r.ctx), oldObj, newObj)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		return got.AllPods || slices.Contains(got.Pods, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
+	}
+	return false
+}
+
+// TestNarrowing: an event of a class, claim, volume or driver that no pod waits
+// for is asked about no pod.
+func TestNarrowing(t *testing.T) {
+	one, two, lost := makePod("one", "a"), makePod("two", "b"), makePod("lost", "missing")
+	r := dynamicCluster(t, makePVC("a", "fast", "30Gi"), makePVC("b", "elsewhere", "30Gi"), makeClass("elsewhere", "other.driver"), one, two, lost).start(t.Context())
+	for _, pod := range []*corev1.Pod{one, two, lost} {
+		r.judge(pod)
+	}
+	cases := map[string]struct {
+		reason   string
+		resource fwk.EventResource
+		obj      any
+		want     []string
+	}{
+		"class":          {"pods of the class", fwk.StorageClass, makeClass("fast", driverName), []string{"lost", "one"}},
+		"own claim":      {"the pod of the claim", fwk.PersistentVolumeClaim, makePVC("b", "elsewhere", "1Gi"), []string{"lost", "two"}},
+		"capacity":       {"pods of a class on the pool", fwk.CSIStorageCapacity, makeCapacity("slow", "n1", "8Gi", 6), []string{"lost", "one"}},
+		"other capacity": {"nobody waits for the class", fwk.CSIStorageCapacity, makeCapacity("odd", "n7", "8Gi", 6), []string{"lost"}},
+		"volume":         {"pods of the class", fwk.PersistentVolume, makePV("pv", "elsewhere", "1Gi", ""), []string{"lost", "two"}},
+	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			if got := r.hint(tc.resource, pod, tc.old, tc.new); got != tc.want {
-				t.Errorf("%s: got %v, want %v", tc.reason, got, tc.want)
+			got := []string{}
+			for _, pod := range []*corev1.Pod{lost, one, two} {
+				if r.near(tc.resource, pod, nil, tc.obj) {
+					got = append(got, pod.Name)
+				}
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("%s: (-want +got)\n%s", tc.reason, diff)
 			}
 		})
+	}
+	r.plugin.waiting.forget(lost.UID)
+	r.plugin.waiting.forget(one.UID)
+	r.plugin.waiting.forget(two.UID)
+	if n := len(r.plugin.waiting.index) + len(r.plugin.waiting.needs); n != 0 {
+		t.Errorf("%d entries are kept of pods that are forgotten", n)
 	}
 }
 

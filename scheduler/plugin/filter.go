@@ -3,18 +3,24 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"strings"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-storage/berth/scheduler/binding"
+	"github.com/berth-storage/berth/scheduler/cache"
 	"github.com/berth-storage/berth/volume"
 )
 
-// Filter implements fwk.FilterPlugin.
-func (p *Plugin) Filter(_ context.Context, cs fwk.CycleState, _ *v1.Pod, info fwk.NodeInfo) *fwk.Status {
+// Filter implements fwk.FilterPlugin. It changes nothing, so that dry runs and
+// simulations may call it as they like.
+func (p *Plugin) Filter(_ context.Context, cs fwk.CycleState, pod *corev1.Pod, info fwk.NodeInfo) *fwk.Status {
+	if p.resizeOnly(pod) {
+		return nil
+	}
 	s, err := readState(cs)
 	if err != nil {
 		return fwk.AsStatus(err)
@@ -22,47 +28,113 @@ func (p *Plugin) Filter(_ context.Context, cs fwk.CycleState, _ *v1.Pod, info fw
 	if s.none {
 		return nil
 	}
-	node := info.Node()
-	verdict := binding.Find(s.question.Pod, nodeOf(node), s.question.View)
-	refusals, err := p.checkAttach(s, info)
+	csiNode, err := p.csiNode(s, info.Node().Name)
 	if err != nil {
 		return fwk.AsStatus(err)
 	}
-	if refusals = append(verdict.Refusals, refusals...); len(refusals) > 0 {
+	j := p.judges.Get().(*judge)
+	defer p.judges.Put(j)
+	verdict := j.find(s.question, info.Node(), csiNode)
+	if verdict.Err != nil {
+		return fwk.AsStatus(verdict.Err)
+	}
+	refusals := verdict.Refusals
+	if len(s.wantedCSI) > 0 {
+		refusals = append(refusals, p.checkAttach(s, info, csiNode)...)
+	}
+	if len(refusals) > 0 {
 		return statusOf(refusals)
 	}
-	s.keep(node.Name, verdict)
 	return nil
 }
 
+// find judges a node. The verdict is valid until the judge's next.
+func (j *judge) find(q *binding.Question, node *corev1.Node, csiNode *storagev1.CSINode) *binding.Verdict {
+	j.node = nodeOf(node, csiNode)
+	return j.Find(q, &j.node)
+}
+
+func nodeOf(node *corev1.Node, csiNode *storagev1.CSINode) binding.Node {
+	n := binding.Node{Name: node.Name, Labels: node.Labels}
+	if csiNode != nil {
+		n.Migrated = csiNode.Annotations[volume.AnnMigratedPlugins]
+	}
+	return n
+}
+
 // checkAttach judges attach limits and missing drivers.
-func (p *Plugin) checkAttach(s *state, info fwk.NodeInfo) ([]volume.Refusal, error) {
-	if len(s.wanted) == 0 {
-		return nil, nil
+func (p *Plugin) checkAttach(s *state, info fwk.NodeInfo, csiNode *storagev1.CSINode) []volume.Refusal {
+	wanted := s.wanted
+	if csiNode != nil {
+		wanted = s.wantedCSI
 	}
-	csiNode, err := p.csiNode(info.Node().Name)
-	if err != nil {
-		return nil, err
+	if r := missingDriver(s, wanted, info.Node(), csiNode); r != nil {
+		return []volume.Refusal{*r}
 	}
-	if r := p.missingDriver(s.wanted, csiNode); r != nil {
-		return []volume.Refusal{*r}, nil
-	}
-	attach := binding.Attach{Limits: limitsOf(csiNode), Wanted: s.wanted}
+	node := info.Node().Name
+	limit := func(driver string) (int64, bool) { return p.limit(node, csiNode, driver) }
 	limited := false
-	for k := range s.wanted {
-		_, has := attach.Limits[k.Driver]
-		limited = limited || has
+	for i := range wanted {
+		if _, limited = limit(wanted[i].Driver); limited {
+			break
+		}
 	}
 	if !limited {
-		return nil, nil
+		return nil
 	}
-	attach.Present = p.present(info)
-	return binding.CheckAttach(attach), nil
+	return binding.CheckAttach(wanted, limit, p.occupancy(info))
+}
+
+// limit is what the node's CSINode says, or said until lately: a limit that
+// vanished is not the absence of one.
+func (p *Plugin) limit(node string, csiNode *storagev1.CSINode, driver string) (int64, bool) {
+	count, published, _ := cache.CountOf(csiNode, driver)
+	if count > 0 {
+		return count, true
+	}
+	if kept, ok := p.cache.Remembered(node, driver); ok {
+		return kept, true
+	}
+	return count, published
+}
+
+// occupancy is what is attached to the node. A NodeInfo of other pods than the
+// cycle's snapshot has is a dry run: what is attached for a pod that it leaves
+// out would be detached with it.
+func (p *Plugin) occupancy(info fwk.NodeInfo) *cache.Occupancy {
+	t := tenantsOf(info)
+	if p.cache.Remembers(t) {
+		return p.cache.Occupancy(t)
+	}
+	base, err := p.handle.SnapshotSharedLister().NodeInfos().Get(t.Node)
+	if err != nil || base.GetGeneration() == t.Generation {
+		return p.cache.Occupancy(t)
+	}
+	return p.cache.WhatIf(p.cache.Occupancy(tenantsOf(base)), t)
+}
+
+func tenantsOf(info fwk.NodeInfo) cache.Tenants {
+	return cache.Tenants{Node: info.Node().Name, Generation: info.GetGeneration(), Pods: func(yield func(*corev1.Pod) bool) {
+		for _, pi := range info.GetPods() {
+			if !yield(pi.GetPod()) {
+				return
+			}
+		}
+	}}
 }
 
 // csiNode comes from the handle and not from the informer, because a cluster
-// autoscaler puts its simulated nodes there. nil means that it does not exist.
-func (p *Plugin) csiNode(name string) (*storagev1.CSINode, error) {
+// autoscaler puts its simulated nodes there. nil means that it does not exist,
+// or that the pod does not care.
+func (p *Plugin) csiNode(s *state, name string) (*storagev1.CSINode, error) {
+	if len(s.wantedCSI) == 0 && !s.inTree() {
+		return nil, nil
+	}
+	return p.readCSINode(name)
+}
+
+// readCSINode is nil where the node has none.
+func (p *Plugin) readCSINode(name string) (*storagev1.CSINode, error) {
 	manager := p.handle.SharedCSIManager()
 	if manager == nil {
 		return nil, nil
@@ -77,63 +149,48 @@ func (p *Plugin) csiNode(name string) (*storagev1.CSINode, error) {
 	return csiNode, nil
 }
 
-// missingDriver refuses a node without a driver that must be there first
-// (CSIDriver.spec.preventPodSchedulingIfMissing).
-func (p *Plugin) missingDriver(wanted map[volume.Key]struct{}, csiNode *storagev1.CSINode) *volume.Refusal {
-	for k := range wanted {
-		driver := p.cache.Driver(k.Driver)
-		if driver == nil || driver.Spec.PreventPodSchedulingIfMissing == nil || !*driver.Spec.PreventPodSchedulingIfMissing {
+// inTree reports whether what the pod's volumes reach depends on the CSINode.
+func (s *state) inTree() bool { return s.question != nil && s.question.Pod.InTree }
+
+// missingDriver refuses a node without a driver that must be there first: one
+// whose CSIDriver says so (preventPodSchedulingIfMissing), or that the node still
+// waits for, as its startup taint tells (<driver>/…).
+func missingDriver(s *state, wanted []volume.Key, node *corev1.Node, csiNode *storagev1.CSINode) *volume.Refusal {
+	for i := range wanted {
+		driver := wanted[i].Driver
+		if !s.needs(driver) && !tainted(node, driver) {
 			continue
 		}
-		if !registered(csiNode, k.Driver) {
-			return &volume.Refusal{Reason: volume.ReasonDriverMissing, Detail: "driver " + k.Driver}
+		if _, _, registered := cache.CountOf(csiNode, driver); !registered {
+			return &volume.Refusal{Reason: volume.ReasonDriverMissing, Detail: "driver " + driver}
 		}
 	}
 	return nil
 }
 
-func registered(csiNode *storagev1.CSINode, driver string) bool {
-	if csiNode == nil {
-		return false
-	}
-	for i := range csiNode.Spec.Drivers {
-		if csiNode.Spec.Drivers[i].Name == driver {
+func (s *state) needs(driver string) bool {
+	for _, d := range s.needed {
+		if d == driver {
 			return true
 		}
 	}
 	return false
 }
 
-func limitsOf(csiNode *storagev1.CSINode) map[string]int64 {
-	limits := map[string]int64{}
-	if csiNode == nil {
-		return limits
-	}
-	for _, d := range csiNode.Spec.Drivers {
-		if d.Allocatable != nil && d.Allocatable.Count != nil {
-			limits[d.Name] = int64(*d.Allocatable.Count)
+// tainted reports whether the node carries a startup taint of the driver, as
+// ebs.csi.aws.com/agent-not-ready is one.
+func tainted(node *corev1.Node, driver string) bool {
+	for i := range node.Spec.Taints {
+		if rest, ok := strings.CutPrefix(node.Spec.Taints[i].Key, driver); ok && strings.HasPrefix(rest, "/") {
+			return true
 		}
 	}
-	return limits
-}
-
-// present are the volumes of the pods on the node, assumed ones included.
-func (p *Plugin) present(info fwk.NodeInfo) map[volume.Key]struct{} {
-	out := map[volume.Key]struct{}{}
-	for _, other := range info.GetPods() {
-		pod := other.GetPod()
-		for _, ref := range claimRefs(pod) {
-			if key, ok := p.cache.VolumeKey(pod.Namespace, ref.name); ok {
-				out[key] = struct{}{}
-			}
-		}
-	}
-	return out
+	return false
 }
 
 // PreScore implements fwk.PreScorePlugin: pods that consume no storage need no
 // score from each node.
-func (p *Plugin) PreScore(_ context.Context, cs fwk.CycleState, _ *v1.Pod, _ []fwk.NodeInfo) *fwk.Status {
+func (p *Plugin) PreScore(_ context.Context, cs fwk.CycleState, _ *corev1.Pod, _ []fwk.NodeInfo) *fwk.Status {
 	s, err := readState(cs)
 	if err != nil {
 		return fwk.AsStatus(err)
@@ -145,16 +202,21 @@ func (p *Plugin) PreScore(_ context.Context, cs fwk.CycleState, _ *v1.Pod, _ []f
 }
 
 // Score implements fwk.ScorePlugin.
-func (p *Plugin) Score(_ context.Context, cs fwk.CycleState, _ *v1.Pod, info fwk.NodeInfo) (int64, *fwk.Status) {
+func (p *Plugin) Score(_ context.Context, cs fwk.CycleState, _ *corev1.Pod, info fwk.NodeInfo) (int64, *fwk.Status) {
 	s, err := readState(cs)
 	if err != nil {
 		return 0, fwk.AsStatus(err)
 	}
-	if s.none {
+	if s.none || len(s.question.Pod.Delayed) == 0 {
 		return 0, nil
 	}
-	v, _ := s.verdict(info.Node().Name)
-	return v.Score(), nil
+	csiNode, err := p.csiNode(s, info.Node().Name)
+	if err != nil {
+		return 0, fwk.AsStatus(err)
+	}
+	j := p.judges.Get().(*judge)
+	defer p.judges.Put(j)
+	return j.find(s.question, info.Node(), csiNode).Score(p.shape), nil
 }
 
 // ScoreExtensions implements fwk.ScorePlugin: scores span the whole scale as

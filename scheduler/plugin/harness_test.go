@@ -11,7 +11,7 @@ import (
 	"time"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -69,20 +69,22 @@ func newCluster(t *testing.T, objects ...runtime.Object) *cluster {
 
 func resourceOf(o runtime.Object) schema.GroupVersionResource {
 	switch o.(type) {
-	case *v1.PersistentVolume:
-		return v1.SchemeGroupVersion.WithResource("persistentvolumes")
-	case *v1.PersistentVolumeClaim:
-		return v1.SchemeGroupVersion.WithResource("persistentvolumeclaims")
-	case *v1.Node:
-		return v1.SchemeGroupVersion.WithResource("nodes")
-	case *v1.Pod:
-		return v1.SchemeGroupVersion.WithResource("pods")
+	case *corev1.PersistentVolume:
+		return corev1.SchemeGroupVersion.WithResource("persistentvolumes")
+	case *corev1.PersistentVolumeClaim:
+		return corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")
+	case *corev1.Node:
+		return corev1.SchemeGroupVersion.WithResource("nodes")
+	case *corev1.Pod:
+		return corev1.SchemeGroupVersion.WithResource("pods")
 	case *storagev1.StorageClass:
 		return storagev1.SchemeGroupVersion.WithResource("storageclasses")
 	case *storagev1.CSIStorageCapacity:
 		return storagev1.SchemeGroupVersion.WithResource("csistoragecapacities")
 	case *storagev1.CSIDriver:
 		return storagev1.SchemeGroupVersion.WithResource("csidrivers")
+	case *storagev1.VolumeAttachment:
+		return storagev1.SchemeGroupVersion.WithResource("volumeattachments")
 	case *storagev1.CSINode:
 		return storagev1.SchemeGroupVersion.WithResource("csinodes")
 	}
@@ -170,20 +172,20 @@ func (c *cluster) patch(action clienttesting.Action) (bool, runtime.Object, erro
 	return true, now, err
 }
 
-func (c *cluster) claim(name string) *v1.PersistentVolumeClaim {
-	o, err := c.client.Tracker().Get(resourceOf(&v1.PersistentVolumeClaim{}), "default", name)
+func (c *cluster) claim(name string) *corev1.PersistentVolumeClaim {
+	o, err := c.client.Tracker().Get(resourceOf(&corev1.PersistentVolumeClaim{}), "default", name)
 	if err != nil {
 		c.t.Fatalf("claim %s: %v", name, err)
 	}
-	return o.(*v1.PersistentVolumeClaim).DeepCopy()
+	return o.(*corev1.PersistentVolumeClaim).DeepCopy()
 }
 
-func (c *cluster) volume(name string) *v1.PersistentVolume {
-	o, err := c.client.Tracker().Get(resourceOf(&v1.PersistentVolume{}), "", name)
+func (c *cluster) volume(name string) *corev1.PersistentVolume {
+	o, err := c.client.Tracker().Get(resourceOf(&corev1.PersistentVolume{}), "", name)
 	if err != nil {
 		c.t.Fatalf("volume %s: %v", name, err)
 	}
-	return o.(*v1.PersistentVolume).DeepCopy()
+	return o.(*corev1.PersistentVolume).DeepCopy()
 }
 
 // pvController answers what the scheduler writes as the PV controller and a
@@ -206,7 +208,7 @@ func (c *cluster) pvController(ctx context.Context) {
 			case <-ctx.Done():
 				return
 			case e := <-claims.ResultChan():
-				pvc, ok := e.Object.(*v1.PersistentVolumeClaim)
+				pvc, ok := e.Object.(*corev1.PersistentVolumeClaim)
 				if !ok || pvc.Annotations[volume.AnnSelectedNode] == "" || pvc.Spec.VolumeName != "" {
 					continue
 				}
@@ -215,12 +217,12 @@ func (c *cluster) pvController(ctx context.Context) {
 				c.put(pv)
 				c.put(boundTo(pvc, pv.Name))
 			case e := <-volumes.ResultChan():
-				pv, ok := e.Object.(*v1.PersistentVolume)
-				if !ok || pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID == "" || pv.Status.Phase != v1.VolumeAvailable {
+				pv, ok := e.Object.(*corev1.PersistentVolume)
+				if !ok || pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID == "" || pv.Status.Phase != corev1.VolumeAvailable {
 					continue
 				}
 				pv = pv.DeepCopy()
-				pv.Status.Phase = v1.VolumeBound
+				pv.Status.Phase = corev1.VolumeBound
 				c.put(pv)
 				c.put(boundTo(c.claim(pv.Spec.ClaimRef.Name), pv.Name))
 			}
@@ -228,19 +230,19 @@ func (c *cluster) pvController(ctx context.Context) {
 	}()
 }
 
-func provisioned(pvc *v1.PersistentVolumeClaim, number int64) *v1.PersistentVolume {
+func provisioned(pvc *corev1.PersistentVolumeClaim, number int64) *corev1.PersistentVolume {
 	pv := makePV(volume.PVName(string(pvc.UID)), *pvc.Spec.StorageClassName, pvc.Spec.Resources.Requests.Storage().String(), pvc.Annotations[volume.AnnSelectedNode])
 	pv.Annotations = map[string]string{volume.AnnotationPool: "pool-" + pvc.Annotations[volume.AnnSelectedNode], volume.AnnotationAllocation: strconv.FormatInt(number, 10)}
-	pv.Spec.ClaimRef = &v1.ObjectReference{Namespace: pvc.Namespace, Name: pvc.Name, UID: pvc.UID}
-	pv.Status.Phase = v1.VolumeBound
+	pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: pvc.Namespace, Name: pvc.Name, UID: pvc.UID}
+	pv.Status.Phase = corev1.VolumeBound
 	return pv
 }
 
-func boundTo(pvc *v1.PersistentVolumeClaim, pv string) *v1.PersistentVolumeClaim {
+func boundTo(pvc *corev1.PersistentVolumeClaim, pv string) *corev1.PersistentVolumeClaim {
 	pvc = pvc.DeepCopy()
 	pvc.Spec.VolumeName = pv
 	metav1.SetMetaDataAnnotation(&pvc.ObjectMeta, volume.AnnBindCompleted, "yes")
-	pvc.Status.Phase = v1.ClaimBound
+	pvc.Status.Phase = corev1.ClaimBound
 	return pvc
 }
 
@@ -254,14 +256,14 @@ type rig struct {
 
 // start brings the plugin up over the cluster. Nodes and the pods on them are
 // the scheduler's own snapshot of the cycle.
-func (c *cluster) start(ctx context.Context, onNodes ...*v1.Pod) *rig {
+func (c *cluster) start(ctx context.Context, onNodes ...*corev1.Pod) *rig {
 	c.t.Helper()
 	r := &rig{cluster: c, ctx: ctx}
 	list, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	var nodes []*v1.Node
+	var nodes []*corev1.Node
 	for i := range list.Items {
 		nodes = append(nodes, &list.Items[i])
 	}
@@ -291,13 +293,13 @@ func (c *cluster) start(ctx context.Context, onNodes ...*v1.Pod) *rig {
 // cycle is one pod on its way through the framework.
 type cycle struct {
 	*rig
-	pod   *v1.Pod
+	pod   *corev1.Pod
 	state fwk.CycleState
 }
 
 // judge runs PreFilter and Filter, and returns what each node answered, in
 // words; a node that passed is not in it.
-func (r *rig) judge(pod *v1.Pod) (*cycle, map[string]string) {
+func (r *rig) judge(pod *corev1.Pod) (*cycle, map[string]string) {
 	r.t.Helper()
 	cy := &cycle{rig: r, pod: pod, state: framework.NewCycleState()}
 	refused := map[string]string{}
@@ -350,8 +352,8 @@ func (r *rig) seen(done func() bool) {
 
 // Makers of objects.
 
-func makeNode(name string, labels ...string) *v1.Node {
-	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{volume.LabelHostname: name}}}
+func makeNode(name string, labels ...string) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{volume.LabelHostname: name}}}
 	for i := 0; i+1 < len(labels); i += 2 {
 		n.Labels[labels[i]] = labels[i+1]
 	}
@@ -364,8 +366,8 @@ func makeClass(name, provisioner string, topologies ...string) *storagev1.Storag
 		VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
 	}
 	for i := 0; i+1 < len(topologies); i += 2 {
-		sc.AllowedTopologies = append(sc.AllowedTopologies, v1.TopologySelectorTerm{
-			MatchLabelExpressions: []v1.TopologySelectorLabelRequirement{{Key: topologies[i], Values: []string{topologies[i+1]}}},
+		sc.AllowedTopologies = append(sc.AllowedTopologies, corev1.TopologySelectorTerm{
+			MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: topologies[i], Values: []string{topologies[i+1]}}},
 		})
 	}
 	return sc
@@ -384,40 +386,45 @@ func makeCapacity(class, node, size string, allocation int) *storagev1.CSIStorag
 	}
 }
 
-func makePVC(name, class, size string) *v1.PersistentVolumeClaim {
-	return &v1.PersistentVolumeClaim{
+func makeAttachment(pv, node, attacher string) *storagev1.VolumeAttachment {
+	return &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "va-" + pv + "-" + node}, Spec: storagev1.VolumeAttachmentSpec{
+		Attacher: attacher, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv}}}
+}
+
+func makePVC(name, class, size string) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)},
-		Spec: v1.PersistentVolumeClaimSpec{
-			StorageClassName: ptr.To(class), AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
-			Resources: v1.VolumeResourceRequirements{Requests: v1.ResourceList{v1.ResourceStorage: resource.MustParse(size)}},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			StorageClassName: ptr.To(class), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}},
 		},
-		Status: v1.PersistentVolumeClaimStatus{Phase: v1.ClaimPending},
+		Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending},
 	}
 }
 
-func makePV(name, class, size, node string) *v1.PersistentVolume {
-	pv := &v1.PersistentVolume{
+func makePV(name, class, size, node string) *corev1.PersistentVolume {
+	pv := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)},
-		Spec: v1.PersistentVolumeSpec{
-			StorageClassName: class, AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
-			Capacity:               v1.ResourceList{v1.ResourceStorage: resource.MustParse(size)},
-			PersistentVolumeSource: v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: "handle-" + name}},
+		Spec: corev1.PersistentVolumeSpec{
+			StorageClassName: class, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Capacity:               corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: "handle-" + name}},
 		},
-		Status: v1.PersistentVolumeStatus{Phase: v1.VolumeAvailable},
+		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeAvailable},
 	}
 	if node != "" {
-		pv.Spec.NodeAffinity = &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{
-			MatchExpressions: []v1.NodeSelectorRequirement{{Key: volume.LabelHostname, Operator: v1.NodeSelectorOpIn, Values: []string{node}}},
+		pv.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: volume.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
 		}}}}
 	}
 	return pv
 }
 
-func makePod(name string, claims ...string) *v1.Pod {
-	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)}, Spec: v1.PodSpec{SchedulerName: "berth-scheduler"}}
+func makePod(name string, claims ...string) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)}, Spec: corev1.PodSpec{SchedulerName: "berth-scheduler"}}
 	for _, c := range claims {
-		pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: c, VolumeSource: v1.VolumeSource{
-			PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: c}}})
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: c, VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: c}}})
 	}
 	return pod
 }

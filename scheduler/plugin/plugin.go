@@ -1,47 +1,20 @@
-// Package plugin is BerthVolumes, a kube-scheduler plugin that takes the place
-// of VolumeBinding and NodeVolumeLimits in a profile. It is an adapter: it asks
-// scheduler/cache for the state, scheduler/binding for the verdict, and performs
-// the plan that comes out of it. It is the only importer of the scheduler
-// framework.
-//
-// The flow of one pod, by extension point:
-//
-//	PreFilter         the pod's claims, classified, and a snapshot for the cycle
-//	Filter            a verdict for each node (parallel; no side effect)
-//	PreScore, Score   the node whose storage stays emptiest
-//	Reserve           the plan becomes visible to every later decision
-//	PreBindPreFlight  is there anything to write or to wait for?
-//	PreBind           the plan is written, then awaited by informer events
-//	Unreserve         undoes Reserve, in memory; nothing in the API is undone
-//
-// Intended differences from upstream, beside those of scheduler/binding:
-//
-//   - PreBind waits for informer events and never polls; it repeats a write that
-//     met another version, and recognises a claim recreated under its name.
-//   - Reserve may follow Unreserve with the same state and reserves again.
-//   - A claim selected for the node already is not asked for capacity again: the
-//     ledger holds its bytes.
-//   - Hints look at class and pool, wake on deletions that end holds, and wake
-//     pods with claims when a CSIDriver stops tracking capacity.
-//   - Attach limits are counted from the pods of the NodeInfo alone, so that
-//     preemption can succeed; VolumeAttachments are not counted yet. A missing
-//     driver is unresolvable: evicting pods does not install it.
-//   - In-tree volumes are not translated to CSI yet.
 package plugin
 
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"sync"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-storage/berth/scheduler/binding"
@@ -60,7 +33,21 @@ type Plugin struct {
 	handle  fwk.Handle
 	client  kubernetes.Interface
 	cache   *cache.Cache
+	waiting *waiting
 	timeout time.Duration
+	shape   binding.Shape
+	// resizes: the scheduler preempts for pods whose resize is deferred; their
+	// volumes are where they are (gate InPlacePodVerticalScalingSchedulerPreemption).
+	resizes bool
+	// judges are *judge: what one goroutine needs to judge nodes.
+	judges sync.Pool
+}
+
+// judge is a binding.Judge and the node that it looks at, kept together so that
+// judging a node allocates nothing.
+type judge struct {
+	binding.Judge
+	node binding.Node
 }
 
 var (
@@ -79,8 +66,15 @@ var (
 type Factory struct {
 	mu sync.Mutex
 	// Guarded by mu.
-	shared *cache.Cache
-	of     informers.SharedInformerFactory
+	shared *shared
+}
+
+// shared is what the profiles of one scheduler have in common.
+type shared struct {
+	cache   *cache.Cache
+	waiting *waiting
+	of      informers.SharedInformerFactory
+	args    Args
 }
 
 // New is a frameworkruntime.PluginFactory.
@@ -89,47 +83,61 @@ func (f *Factory) New(ctx context.Context, obj runtime.Object, h fwk.Handle) (fw
 	if err != nil {
 		return nil, fmt.Errorf("args of plugin %s: %w", Name, err)
 	}
-	c, err := f.cacheFor(ctx, h)
+	s, err := f.share(ctx, args, h)
 	if err != nil {
 		return nil, fmt.Errorf("starting plugin %s: %w", Name, err)
 	}
-	return &Plugin{
-		handle: h, client: h.ClientSet(), cache: c,
-		timeout: time.Duration(*args.BindTimeoutSeconds) * time.Second,
-	}, nil
+	p := &Plugin{
+		handle: h, client: h.ClientSet(), cache: s.cache, waiting: s.waiting,
+		timeout: time.Duration(*args.BindTimeoutSeconds) * time.Second, shape: args.shape(),
+		resizes: utilfeature.DefaultFeatureGate.Enabled(features.InPlacePodVerticalScalingSchedulerPreemption),
+	}
+	p.judges.New = func() any { return new(judge) }
+	return p, nil
 }
 
-func (f *Factory) cacheFor(ctx context.Context, h fwk.Handle) (*cache.Cache, error) {
+// share makes what the profiles have in common with the first of them.
+func (f *Factory) share(ctx context.Context, args Args, h fwk.Handle) (*shared, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.shared != nil && f.of == h.SharedInformerFactory() {
+	if f.shared != nil && f.shared.of == h.SharedInformerFactory() {
+		if !reflect.DeepEqual(f.shared.args.common(), args.common()) {
+			return nil, fmt.Errorf("profiles differ in attachLimitGraceSeconds or sharedPools, which they have in common; give all of them the same")
+		}
 		return f.shared, nil
 	}
-	c, err := cache.New(h.SharedInformerFactory(), clock.RealClock{}, func() { activatePending(ctx, h) })
+	s := &shared{of: h.SharedInformerFactory(), waiting: newWaiting(), args: args}
+	wake := func() { s.activate(ctx, h) }
+	snapshots := newSnapshots(ctx, h.KubeConfig(), wake)
+	c, err := cache.New(s.of, cache.Options{
+		Clock: clock.RealClock{}, Ended: wake, Snapshots: snapshots, Sharing: args.sharing(),
+		AttachGrace: time.Duration(*args.AttachLimitGraceSeconds) * time.Second,
+	})
 	if err != nil {
 		return nil, err
 	}
-	f.shared, f.of = c, h.SharedInformerFactory()
+	if err := s.waiting.follow(s.of.Core().V1().Pods().Informer()); err != nil {
+		return nil, err
+	}
+	s.cache = c
+	f.shared = s
 	go c.Run(ctx)
-	return c, nil
+	return s, nil
 }
 
-// activatePending retries the pods that wait for a volume. It serves the end of
-// holds that only time ends, for which the queue gets no event.
-func activatePending(ctx context.Context, h fwk.Handle) {
-	pods, err := h.SharedInformerFactory().Core().V1().Pods().Lister().List(labels.Everything())
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "could not list pods to retry after a hold ended")
-		return
-	}
-	waiting := map[string]*v1.Pod{}
-	for _, pod := range pods {
-		if pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil && len(claimRefs(pod)) > 0 {
-			waiting[pod.Namespace+"/"+pod.Name] = pod
+// activate retries the pods that wait for volumes. It serves what ends without
+// an event that the queue would hear of: a hold, a refusal or a remembered limit
+// by time, and what becomes known of a snapshot.
+func (s *shared) activate(ctx context.Context, h fwk.Handle) {
+	pods := map[string]*corev1.Pod{}
+	for _, name := range s.waiting.all() {
+		pod, err := s.of.Core().V1().Pods().Lister().Pods(name.Namespace).Get(name.Name)
+		if err == nil && pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil {
+			pods[name.String()] = pod
 		}
 	}
-	if len(waiting) > 0 {
-		h.Activate(klog.FromContext(ctx), waiting)
+	if len(pods) > 0 {
+		h.Activate(klog.FromContext(ctx), pods)
 	}
 }
 
@@ -139,40 +147,29 @@ func (p *Plugin) Name() string { return Name }
 // SignPod implements fwk.SignPlugin: pods of equal volume sources are judged
 // alike (upstream: volumebinding, SignPod). Without it the framework would
 // batch no pod of the profile.
-func (p *Plugin) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+func (p *Plugin) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
 	return []fwk.SignFragment{{Key: fwk.VolumesSignerName, Value: fwk.VolumesSigner(pod)}}, nil
 }
 
-// state is what one cycle keeps between extension points.
+// state is what one cycle keeps between extension points. Filter only reads it:
+// a verdict is a function of the question and the node, so that Score and Reserve
+// ask again, which costs less than keeping the answers.
 type state struct {
-	// none: the pod has no claims, and nothing else is set.
+	// none: the pod has no volumes that the plugin judges, and nothing else is set.
 	none     bool
-	question cache.Question
-	wanted   map[volume.Key]struct{}
+	question *binding.Question
+	// wanted are the volumes that count against attach limits on any node;
+	// wantedCSI has also those that count only where the node has a CSINode.
+	wanted, wantedCSI []volume.Key
+	// needed are the drivers of wantedCSI that must be on a node first.
+	needed []string
 
-	mu sync.Mutex
-	// verdicts of the nodes that passed Filter, by name, guarded by mu.
-	verdicts map[string]binding.Verdict
 	// plan is what Reserve chose; the later points of the cycle run after it.
 	plan *binding.BindPlan
 }
 
-// Clone implements fwk.StateData. The dry runs of preemption share the state:
-// a verdict depends on the node and the snapshot, not on the pods there.
+// Clone implements fwk.StateData. The dry runs of preemption share the state.
 func (s *state) Clone() fwk.StateData { return s }
-
-func (s *state) keep(node string, v binding.Verdict) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.verdicts[node] = v
-}
-
-func (s *state) verdict(node string) (binding.Verdict, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	v, ok := s.verdicts[node]
-	return v, ok
-}
 
 func readState(cs fwk.CycleState) (*state, error) {
 	data, err := cs.Read(stateKey)
@@ -185,8 +182,6 @@ func readState(cs fwk.CycleState) (*state, error) {
 	}
 	return s, nil
 }
-
-func nodeOf(n *v1.Node) binding.Node { return binding.Node{Name: n.Name, Labels: n.Labels} }
 
 // statusOf turns refusals into a status. Evicting pods helps against attach
 // limits alone, so only a node refused for nothing else is worth preempting on.

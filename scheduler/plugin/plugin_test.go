@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -17,7 +17,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-storage/berth/scheduler/binding"
-	"github.com/berth-storage/berth/scheduler/cache"
 	"github.com/berth-storage/berth/volume"
 )
 
@@ -104,7 +103,7 @@ func TestStaticPod(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		v, _ := s.verdict("n1")
+		v := binding.Find(s.question, nodeOf(makeNode("n1"), nil))
 		return v.Bindings[0].Volume.Name
 	}
 	for _, step := range []struct {
@@ -152,7 +151,7 @@ func TestStaticPod(t *testing.T) {
 }
 
 func TestPreFilterRefuses(t *testing.T) {
-	change := func(pvc *v1.PersistentVolumeClaim, f func(*v1.PersistentVolumeClaim)) *v1.PersistentVolumeClaim {
+	change := func(pvc *corev1.PersistentVolumeClaim, f func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
 		f(pvc)
 		return pvc
 	}
@@ -162,28 +161,28 @@ func TestPreFilterRefuses(t *testing.T) {
 	noMode.VolumeBindingMode = nil
 	now := metav1.Now()
 	scratch := makePod("p")
-	scratch.Spec.Volumes = []v1.Volume{{Name: "scratch", VolumeSource: v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}}}
+	scratch.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}}}
 	const uau = "UnschedulableAndUnresolvable: "
 	cases := map[string]struct {
-		pod   *v1.Pod
-		claim *v1.PersistentVolumeClaim
+		pod   *corev1.Pod
+		claim *corev1.PersistentVolumeClaim
 		want  string
 	}{
 		"missing":           {pod: makePod("p", "a"), want: uau + "persistentvolumeclaim not found: default/a"},
 		"ephemeral missing": {pod: scratch, want: uau + "persistentvolumeclaim not found: default/p-scratch, waiting for the ephemeral volume controller to create it"},
 		"not owned":         {pod: scratch, claim: makePVC("p-scratch", "fast", "1Gi"), want: uau + "persistentvolumeclaim was not created for the pod: claim default/p-scratch exists and belongs to another object"},
-		"lost": {pod: makePod("p", "a"), claim: change(makePVC("a", "fast", "1Gi"), func(c *v1.PersistentVolumeClaim) {
-			c.Status.Phase, c.Spec.VolumeName = v1.ClaimLost, "gone"
+		"lost": {pod: makePod("p", "a"), claim: change(makePVC("a", "fast", "1Gi"), func(c *corev1.PersistentVolumeClaim) {
+			c.Status.Phase, c.Spec.VolumeName = corev1.ClaimLost, "gone"
 		}), want: uau + "persistentvolumeclaim bound to non-existent persistentvolume: claim default/a, persistentvolume gone"},
-		"deleting": {pod: makePod("p", "a"), claim: change(makePVC("a", "fast", "1Gi"), func(c *v1.PersistentVolumeClaim) {
+		"deleting": {pod: makePod("p", "a"), claim: change(makePVC("a", "fast", "1Gi"), func(c *corev1.PersistentVolumeClaim) {
 			c.DeletionTimestamp, c.Finalizers = &now, []string{"f"}
 		}), want: uau + "persistentvolumeclaim is being deleted: claim default/a"},
 		"immediate":     {pod: makePod("p", "a"), claim: makePVC("a", "immediate", "1Gi"), want: uau + "pod has unbound immediate PersistentVolumeClaims: claim default/a"},
 		"no such class": {pod: makePod("p", "a"), claim: makePVC("a", "none", "1Gi"), want: uau + `pod has unbound immediate PersistentVolumeClaims: claim default/a: its StorageClass "none" does not exist`},
-		"no class": {pod: makePod("p", "a"), claim: change(makePVC("a", "", "1Gi"), func(c *v1.PersistentVolumeClaim) {
+		"no class": {pod: makePod("p", "a"), claim: change(makePVC("a", "", "1Gi"), func(c *corev1.PersistentVolumeClaim) {
 			c.Spec.StorageClassName = nil
 		}), want: uau + "pod has unbound immediate PersistentVolumeClaims: claim default/a: names no StorageClass, and no volume is bound to it"},
-		"half bound": {pod: makePod("p", "a"), claim: change(makePVC("a", "fast", "1Gi"), func(c *v1.PersistentVolumeClaim) {
+		"half bound": {pod: makePod("p", "a"), claim: change(makePVC("a", "fast", "1Gi"), func(c *corev1.PersistentVolumeClaim) {
 			c.Spec.VolumeName = "pv"
 		}), want: uau + "pod has unbound immediate PersistentVolumeClaims: claim default/a: waits for the PV controller to bind it to pv"},
 		"no binding mode": {pod: makePod("p", "a"), claim: makePVC("a", "nomode", "1Gi"),
@@ -207,7 +206,7 @@ func TestPreFilterRefuses(t *testing.T) {
 
 func TestPodWithoutClaims(t *testing.T) {
 	pod := makePod("p")
-	pod.Spec.Volumes = []v1.Volume{{Name: "x", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "x", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 	r := newCluster(t, makeNode("n1")).start(t.Context())
 	state := framework.NewCycleState()
 	if _, s := r.plugin.PreFilter(t.Context(), state, pod, nil); s.Code() != fwk.Skip {
@@ -312,7 +311,7 @@ func TestAttachLimits(t *testing.T) {
 		reason  string
 		csiNode *storagev1.CSINode
 		driver  *storagev1.CSIDriver
-		pod     *v1.Pod
+		pod     *corev1.Pod
 		want    map[string]string
 	}{
 		"room":      {"one of two is used", csiNode(ptr.To[int32](2), driverName), nil, makePod("p", "b"), map[string]string{}},
@@ -361,13 +360,17 @@ func TestAttachLimits(t *testing.T) {
 // activator records the pods that are retried.
 type activator struct{ pods []string }
 
-func (a *activator) Activate(_ klog.Logger, pods map[string]*v1.Pod) { a.pods = keys(pods) }
+func (a *activator) Activate(_ klog.Logger, pods map[string]*corev1.Pod) { a.pods = keys(pods) }
 
 func TestProfilesShareOneCache(t *testing.T) {
 	scheduled, deleting := makePod("scheduled", "a"), makePod("deleting", "a")
 	scheduled.Spec.NodeName = "n1"
 	deleting.DeletionTimestamp, deleting.Finalizers = ptr.To(metav1.Now()), []string{"f"}
-	c := newCluster(t, makeNode("n1"), makePod("waiting", "a"), makePod("no-claims"), scheduled, deleting)
+	pods := []*corev1.Pod{makePod("waiting", "a"), makePod("placed", "b"), makePod("no-claims"), scheduled, deleting}
+	c := newCluster(t, makeNode("n1"), makeClass("fast", driverName), makePVC("b", "fast", "1Gi"))
+	for _, pod := range pods {
+		c.put(pod)
+	}
 	a := &activator{}
 	h, err := frameworkruntime.NewFramework(t.Context(), nil, nil, frameworkruntime.WithClientSet(c.client),
 		frameworkruntime.WithInformerFactory(c.factory), frameworkruntime.WithPodActivator(a))
@@ -375,16 +378,20 @@ func TestProfilesShareOneCache(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := new(Factory)
-	var caches []*cache.Cache
+	var plugins []*Plugin
 	for range 2 {
 		p, err := f.New(t.Context(), nil, h)
 		if err != nil {
 			t.Fatal(err)
 		}
-		caches = append(caches, p.(*Plugin).cache)
+		plugins = append(plugins, p.(*Plugin))
 	}
-	if caches[0] != caches[1] {
+	if plugins[0].cache != plugins[1].cache {
 		t.Error("two profiles of one scheduler keep two ledgers: they would promise the same bytes twice")
+	}
+	differing := &runtime.Unknown{Raw: []byte(`{"attachLimitGraceSeconds": 7}`)}
+	if _, err := f.New(t.Context(), differing, h); err == nil || !strings.Contains(err.Error(), "attachLimitGraceSeconds") {
+		t.Errorf("two profiles differ in what they share, and the error is %v", err)
 	}
 	other := newCluster(t, makeNode("n1"))
 	h2, err := frameworkruntime.NewFramework(t.Context(), nil, nil, frameworkruntime.WithClientSet(other.client), frameworkruntime.WithInformerFactory(other.factory))
@@ -395,12 +402,16 @@ func TestProfilesShareOneCache(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.(*Plugin).cache == caches[0] {
+	if p.(*Plugin).cache == plugins[0].cache {
 		t.Error("two schedulers share one cache")
 	}
 	c.factory.Start(t.Context().Done())
 	c.factory.WaitForCacheSync(t.Context().Done())
-	activatePending(t.Context(), h)
+	for _, pod := range pods {
+		plugins[1].PreFilter(t.Context(), framework.NewCycleState(), pod, nil)
+	}
+	plugins[0].waiting.forget("uid-placed")
+	(&shared{waiting: plugins[0].waiting, of: c.factory}).activate(t.Context(), h)
 	if diff := cmp.Diff([]string{"default/waiting"}, a.pods); diff != "" {
 		t.Errorf("retried after a hold ended by time: (-want +got)\n%s", diff)
 	}
@@ -408,31 +419,52 @@ func TestProfilesShareOneCache(t *testing.T) {
 
 func TestArgs(t *testing.T) {
 	raw := func(s string) runtime.Object { return &runtime.Unknown{Raw: []byte(s)} }
+	defaults := Args{BindTimeoutSeconds: ptr.To[int64](600), AttachLimitGraceSeconds: ptr.To[int64](300), Shape: []ShapePoint{{0, 10}, {100, 0}}}
+	with := func(change func(*Args)) Args {
+		a := defaults
+		change(&a)
+		return a
+	}
 	cases := map[string]struct {
 		in      runtime.Object
-		want    int64
+		want    Args
 		wantErr string
 	}{
-		"none":    {in: nil, want: 600},
-		"empty":   {in: raw(`{}`), want: 600},
-		"set":     {in: raw(`{"bindTimeoutSeconds": 30}`), want: 30},
-		"unknown": {in: raw(`{"bindTimeout": 30}`), wantErr: `unknown field "bindTimeout"`},
-		"zero":    {in: raw(`{"bindTimeoutSeconds": 0}`), wantErr: "bindTimeoutSeconds: Invalid value: 0: must be at least 1"},
-		"text":    {in: raw(`{"bindTimeoutSeconds": "long"}`), wantErr: "bindTimeoutSeconds"},
-		"typed":   {in: &v1.Pod{}, wantErr: "want runtime.Unknown, got *v1.Pod"},
+		"none":              {in: nil, want: defaults},
+		"empty":             {in: raw(`{}`), want: defaults},
+		"timeout":           {in: raw(`{"bindTimeoutSeconds": 30}`), want: with(func(a *Args) { a.BindTimeoutSeconds = ptr.To[int64](30) })},
+		"no grace":          {in: raw(`{"attachLimitGraceSeconds": 0}`), want: with(func(a *Args) { a.AttachLimitGraceSeconds = ptr.To[int64](0) })},
+		"shape":             {in: raw(`{"shape": [{"utilization": 0, "score": 0}, {"utilization": 100, "score": 10}]}`), want: with(func(a *Args) { a.Shape = []ShapePoint{{0, 0}, {100, 10}} })},
+		"shared":            {in: raw(`{"sharedPools": [{"driver": "d", "parameter": "group"}, {"driver": "e"}]}`), want: with(func(a *Args) { a.SharedPools = []SharedPool{{"d", "group"}, {"e", ""}} })},
+		"unknown":           {in: raw(`{"bindTimeout": 30}`), wantErr: `unknown field "bindTimeout"`},
+		"unknown below":     {in: raw(`{"sharedPools": [{"driver": "d", "params": "x"}]}`), wantErr: `unknown field "sharedPools[0].params"`},
+		"zero":              {in: raw(`{"bindTimeoutSeconds": 0}`), wantErr: "bindTimeoutSeconds: Invalid value: 0: must be at least 1"},
+		"text":              {in: raw(`{"bindTimeoutSeconds": "long"}`), wantErr: "bindTimeoutSeconds"},
+		"long grace":        {in: raw(`{"attachLimitGraceSeconds": 3601}`), wantErr: "attachLimitGraceSeconds: Invalid value: 3601: must be 0 to 3600"},
+		"negative grace":    {in: raw(`{"attachLimitGraceSeconds": -1}`), wantErr: "attachLimitGraceSeconds: Invalid value: -1"},
+		"no points":         {in: raw(`{"shape": []}`), wantErr: "shape: Required value: give at least one point"},
+		"falling shape":     {in: raw(`{"shape": [{"utilization": 50, "score": 1}, {"utilization": 50, "score": 2}]}`), wantErr: "shape[1].utilization: Invalid value: 50: must be above"},
+		"utilization range": {in: raw(`{"shape": [{"utilization": 101, "score": 1}]}`), wantErr: "shape[0].utilization: Invalid value: 101: must be 0 to 100"},
+		"score range":       {in: raw(`{"shape": [{"utilization": 1, "score": -1}]}`), wantErr: "shape[0].score: Invalid value: -1: must be 0 to 10"},
+		"driver without":    {in: raw(`{"sharedPools": [{"parameter": "x"}]}`), wantErr: "sharedPools[0].driver: Required value"},
+		"driver twice":      {in: raw(`{"sharedPools": [{"driver": "d"}, {"driver": "d"}]}`), wantErr: `sharedPools[1].driver: Duplicate value: "d"`},
+		"several at once":   {in: raw(`{"bindTimeoutSeconds": 0, "attachLimitGraceSeconds": -1}`), wantErr: "[bindTimeoutSeconds"},
+		"typed":             {in: &corev1.Pod{}, wantErr: "want runtime.Unknown, got *v1.Pod"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			got, err := decodeArgs(tc.in)
-			switch {
-			case tc.wantErr != "":
+			if tc.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
 					t.Errorf("error %v, want one with %q", err, tc.wantErr)
 				}
-			case err != nil:
+				return
+			}
+			if err != nil {
 				t.Error(err)
-			case *got.BindTimeoutSeconds != tc.want:
-				t.Errorf("%d seconds, want %d", *got.BindTimeoutSeconds, tc.want)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})
 	}

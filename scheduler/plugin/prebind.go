@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -17,7 +17,7 @@ import (
 // their part. Every failure is an Error, which sends the pod to the backoff
 // queue. A selected node, once written, is never taken back here: a provisioner
 // may be at work on it, and only it may give the node back.
-func (p *Plugin) PreBind(ctx context.Context, cs fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+func (p *Plugin) PreBind(ctx context.Context, cs fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
 	s, err := readState(cs)
 	if err != nil {
 		return fwk.AsStatus(err)
@@ -36,7 +36,7 @@ func (p *Plugin) PreBind(ctx context.Context, cs fwk.CycleState, pod *v1.Pod, no
 }
 
 // bind writes a plan and waits for it.
-func (p *Plugin) bind(ctx context.Context, pod *v1.Pod, plan binding.BindPlan) error {
+func (p *Plugin) bind(ctx context.Context, pod *corev1.Pod, plan binding.BindPlan) error {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 
@@ -45,9 +45,17 @@ func (p *Plugin) bind(ctx context.Context, pod *v1.Pod, plan binding.BindPlan) e
 	defer p.cache.Stop(waiter)
 
 	written, err := p.write(ctx, plan)
-	if err != nil {
-		return err
+	if err == nil {
+		err = p.await(ctx, waiter, pod, plan, written)
 	}
+	if err != nil {
+		p.undo(ctx, plan, written)
+	}
+	return err
+}
+
+// await returns when everything is bound, or when waiting is of no use.
+func (p *Plugin) await(ctx context.Context, waiter *cache.Waiter, pod *corev1.Pod, plan binding.BindPlan, written writes) error {
 	for {
 		waiting, err := p.awaited(pod, plan, written)
 		if err != nil {
@@ -66,7 +74,7 @@ func (p *Plugin) bind(ctx context.Context, pod *v1.Pod, plan binding.BindPlan) e
 
 // waitKeys are the objects whose change may finish or fail a plan. The volume
 // of a provisioned claim is unknown yet; it pokes the claim in its claimRef.
-func waitKeys(pod *v1.Pod, plan binding.BindPlan) []string {
+func waitKeys(pod *corev1.Pod, plan binding.BindPlan) []string {
 	keys := []string{cache.PodKey(pod.Namespace + "/" + pod.Name), cache.NodeKey(plan.Node)}
 	for _, b := range plan.Binds {
 		keys = append(keys, cache.ClaimKey(b.Claim), cache.VolumeKey(b.Volume))

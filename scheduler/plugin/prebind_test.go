@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -130,7 +130,7 @@ func TestPreBindTimeout(t *testing.T) {
 // TestPreBindConflicts: a write that meets another version is repeated on what
 // is there now, if that still allows it.
 func TestPreBindConflicts(t *testing.T) {
-	conflict := apierrors.NewConflict(v1.Resource("x"), "x", errors.New("other version"))
+	conflict := apierrors.NewConflict(corev1.Resource("x"), "x", errors.New("other version"))
 	cases := map[string]struct {
 		reason string
 		// before runs inside the API server, ahead of the n-th patch of a resource.
@@ -164,7 +164,7 @@ func TestPreBindConflicts(t *testing.T) {
 					return nil
 				}
 				pv := cy.volume("vol")
-				pv.Spec.ClaimRef = &v1.ObjectReference{Namespace: "default", Name: "thief", UID: "thief"}
+				pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: "thief", UID: "thief"}
 				if err := cy.write(pv); err != nil {
 					return err
 				}
@@ -212,7 +212,7 @@ func TestUncertainWrite(t *testing.T) {
 	}{
 		"no answer": {errors.New("connection lost"), 2},
 		"broken":    {apierrors.NewInternalError(errors.New("etcd")), 2},
-		"refused":   {apierrors.NewForbidden(v1.Resource("persistentvolumeclaims"), "dyn", errors.New("policy")), 8},
+		"refused":   {apierrors.NewForbidden(corev1.Resource("persistentvolumeclaims"), "dyn", errors.New("policy")), 8},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cy := ready(t)

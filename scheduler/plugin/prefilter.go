@@ -3,13 +3,18 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"slices"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/component-helpers/resource"
 	"k8s.io/component-helpers/storage/ephemeral"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-storage/berth/scheduler/binding"
+	"github.com/berth-storage/berth/scheduler/cache"
 	"github.com/berth-storage/berth/volume"
 )
 
@@ -21,7 +26,7 @@ type claimRef struct {
 }
 
 // claimRefs lists a pod's claims. Other volumes are nobody's business here.
-func claimRefs(pod *v1.Pod) []claimRef {
+func claimRefs(pod *corev1.Pod) []claimRef {
 	var out []claimRef
 	for i := range pod.Spec.Volumes {
 		vol := &pod.Spec.Volumes[i]
@@ -35,11 +40,16 @@ func claimRefs(pod *v1.Pod) []claimRef {
 	return out
 }
 
+// resizeOnly: the pod is on a node already, and so are its volumes.
+func (p *Plugin) resizeOnly(pod *corev1.Pod) bool {
+	return p.resizes && resource.IsPodResizeDeferred(pod)
+}
+
 // PreFilter implements fwk.PreFilterPlugin. It never narrows the nodes: the
 // framework would report those left out without a reason of ours.
-func (p *Plugin) PreFilter(_ context.Context, cs fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+func (p *Plugin) PreFilter(_ context.Context, cs fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	refs := claimRefs(pod)
-	if len(refs) == 0 {
+	if p.resizeOnly(pod) || len(refs) == 0 && !cache.HasInline(pod) {
 		cs.Write(stateKey, &state{none: true})
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
@@ -47,6 +57,8 @@ func (p *Plugin) PreFilter(_ context.Context, cs fwk.CycleState, pod *v1.Pod, _ 
 	if err != nil {
 		return nil, fwk.AsStatus(err)
 	}
+	wanted, wantedCSI := p.cache.Wanted(pod, claims)
+	p.waiting.set(pod.UID, p.needOf(pod, refs, wantedCSI))
 	if refusal != nil {
 		return nil, statusOf([]volume.Refusal{*refusal})
 	}
@@ -59,11 +71,9 @@ func (p *Plugin) PreFilter(_ context.Context, cs fwk.CycleState, pod *v1.Pod, _ 
 			Reason: volume.ReasonClaimUnbound, Detail: question.Immediate[0],
 		}})
 	}
-	s := &state{question: question, wanted: map[volume.Key]struct{}{}, verdicts: map[string]binding.Verdict{}}
-	for _, c := range claims {
-		if key, ok := p.cache.VolumeKey(c.Namespace, c.Name); ok {
-			s.wanted[key] = struct{}{}
-		}
+	s := &state{question: question.Question, wanted: wanted, wantedCSI: wantedCSI, needed: p.neededDrivers(wantedCSI)}
+	if err := p.shun(s, nodes); err != nil {
+		return nil, fwk.AsStatus(err)
 	}
 	cs.Write(stateKey, s)
 	return nil, nil
@@ -73,31 +83,63 @@ func (p *Plugin) PreFilter(_ context.Context, cs fwk.CycleState, pod *v1.Pod, _ 
 // change only attach limits, which Filter counts from the NodeInfo it is given.
 func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
+// shun makes the nodes that refused the pod's claims lately the last choice: as
+// long as any other node has room for its volumes, they are refused here.
+func (p *Plugin) shun(s *state, nodes []fwk.NodeInfo) error {
+	if !s.question.Wary() {
+		return nil
+	}
+	shunning := s.question.Shun()
+	j := p.judges.Get().(*judge)
+	defer p.judges.Put(j)
+	for _, info := range nodes {
+		csiNode, err := p.csiNode(s, info.Node().Name)
+		if err != nil {
+			return err
+		}
+		if j.find(shunning, info.Node(), csiNode).OK() {
+			s.question = shunning
+			return nil
+		}
+	}
+	return nil
+}
+
+// neededDrivers are those that must be on a node before the pod is.
+func (p *Plugin) neededDrivers(wanted []volume.Key) []string {
+	var out []string
+	for _, k := range wanted {
+		d := p.cache.Driver(k.Driver)
+		if d != nil && d.Spec.PreventPodSchedulingIfMissing != nil && *d.Spec.PreventPodSchedulingIfMissing && !slices.Contains(out, k.Driver) {
+			out = append(out, k.Driver)
+		}
+	}
+	return out
+}
+
 // claims looks up a pod's claims, each once, or says which one keeps the pod
 // from every node.
-func (p *Plugin) claims(pod *v1.Pod, refs []claimRef) ([]*v1.PersistentVolumeClaim, *volume.Refusal, error) {
-	out := make([]*v1.PersistentVolumeClaim, 0, len(refs))
-	seen := map[string]struct{}{}
+func (p *Plugin) claims(pod *corev1.Pod, refs []claimRef) ([]*corev1.PersistentVolumeClaim, *volume.Refusal, error) {
+	out := make([]*corev1.PersistentVolumeClaim, 0, len(refs))
 	for _, ref := range refs {
 		pvc, err := p.cache.Claim(pod.Namespace, ref.name)
 		switch {
 		case apierrors.IsNotFound(err):
-			return nil, refuseMissing(pod, ref), nil
+			return out, refuseMissing(pod, ref), nil
 		case err != nil:
 			return nil, nil, fmt.Errorf("reading claim %s/%s: %w", pod.Namespace, ref.name, err)
 		}
 		if r := refuseClaim(pod, pvc, ref); r != nil {
-			return nil, r, nil
+			return out, r, nil
 		}
-		if _, twice := seen[ref.name]; !twice {
-			seen[ref.name] = struct{}{}
+		if !slices.Contains(out, pvc) {
 			out = append(out, pvc)
 		}
 	}
 	return out, nil, nil
 }
 
-func refuseMissing(pod *v1.Pod, ref claimRef) *volume.Refusal {
+func refuseMissing(pod *corev1.Pod, ref claimRef) *volume.Refusal {
 	detail := fmt.Sprintf("%s/%s", pod.Namespace, ref.name)
 	if ref.ephemeral {
 		detail += ", waiting for the ephemeral volume controller to create it"
@@ -106,10 +148,10 @@ func refuseMissing(pod *v1.Pod, ref claimRef) *volume.Refusal {
 }
 
 // refuseClaim says what is wrong with a claim that exists, in upstream's order.
-func refuseClaim(pod *v1.Pod, pvc *v1.PersistentVolumeClaim, ref claimRef) *volume.Refusal {
+func refuseClaim(pod *corev1.Pod, pvc *corev1.PersistentVolumeClaim, ref claimRef) *volume.Refusal {
 	key := pvc.Namespace + "/" + pvc.Name
 	switch {
-	case pvc.Status.Phase == v1.ClaimLost:
+	case pvc.Status.Phase == corev1.ClaimLost:
 		return &volume.Refusal{Reason: volume.ReasonClaimLost, Detail: fmt.Sprintf("claim %s, persistentvolume %s", key, pvc.Spec.VolumeName)}
 	case pvc.DeletionTimestamp != nil:
 		return &volume.Refusal{Reason: volume.ReasonClaimDeleting, Detail: "claim " + key}
@@ -117,4 +159,54 @@ func refuseClaim(pod *v1.Pod, pvc *v1.PersistentVolumeClaim, ref claimRef) *volu
 		return &volume.Refusal{Reason: volume.ReasonClaimNotOwned, Detail: "claim " + key + " exists and belongs to another object"}
 	}
 	return nil
+}
+
+// needOf is what could help the pod.
+func (p *Plugin) needOf(pod *corev1.Pod, refs []claimRef, wanted []volume.Key) *need {
+	n := &need{pod: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}}
+	for _, k := range wanted {
+		include(&n.drivers, k.Driver)
+	}
+	for _, ref := range refs {
+		include(&n.claims, pod.Namespace+"/"+ref.name)
+		pvc, err := p.cache.Claim(pod.Namespace, ref.name)
+		if err != nil {
+			n.unknown = true
+			continue
+		}
+		if pvc.Spec.VolumeName != "" {
+			include(&n.volumes, pvc.Spec.VolumeName)
+		}
+		if binding.IsBound(pvc) {
+			continue
+		}
+		if origin, ok := cache.ClaimSource(pvc); ok {
+			include(&n.claims, origin)
+		}
+		class := binding.ClassName(pvc)
+		if len(n.classes) == 0 || request(pvc) < n.smallest {
+			n.smallest = request(pvc)
+		}
+		include(&n.classes, class)
+		if sc := p.cache.Class(class); sc != nil {
+			include(&n.drivers, sc.Provisioner)
+		}
+	}
+	return n
+}
+
+// request is what a claim asks for, in bytes.
+func request(pvc *corev1.PersistentVolumeClaim) int64 {
+	return pvc.Spec.Resources.Requests.Storage().Value()
+}
+
+func include(list *[]string, s string) {
+	if !slices.Contains(*list, s) {
+		*list = append(*list, s)
+	}
+}
+
+// trackedBy reports whether a CSIDriver publishes capacity.
+func trackedBy(d *storagev1.CSIDriver) bool {
+	return d != nil && d.Spec.StorageCapacity != nil && *d.Spec.StorageCapacity
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -13,8 +13,8 @@ import (
 
 // Reserve implements fwk.ReservePlugin (upstream: AssumePodVolumes). It may run
 // again after Unreserve with the same state, as gang cycles do: the plan is
-// made from the verdict each time and the verdict never changes.
-func (p *Plugin) Reserve(ctx context.Context, cs fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+// made anew each time, from a question that never changes.
+func (p *Plugin) Reserve(ctx context.Context, cs fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
 	s, err := readState(cs)
 	if err != nil {
 		return fwk.AsStatus(err)
@@ -22,40 +22,43 @@ func (p *Plugin) Reserve(ctx context.Context, cs fwk.CycleState, pod *v1.Pod, no
 	if s.none {
 		return nil
 	}
-	verdict, status := p.verdict(s, node)
+	plan, status := p.plan(s, node)
 	if !status.IsSuccess() {
 		return status
 	}
-	plan := binding.Plan(node, verdict)
 	if err := p.cache.Assume(plan, string(pod.UID)); err != nil {
 		return fwk.AsStatus(fmt.Errorf("reserving volumes: %w", err))
 	}
 	s.plan = &plan
+	p.waiting.forget(pod.UID)
 	klog.FromContext(ctx).V(4).Info("reserved volumes", "pod", klog.KObj(pod), "node", klog.KRef("", node), "plan", plan.String())
 	return nil
 }
 
-// verdict is Filter's, or made now for a node that Filter did not see in this
-// cycle: what is not judged must not count as bound.
-func (p *Plugin) verdict(s *state, node string) (binding.Verdict, *fwk.Status) {
-	if v, ok := s.verdict(node); ok {
-		return v, nil
-	}
+// plan judges the node again: the question is of the same moment, and the node
+// is the cycle's, so the verdict is Filter's.
+func (p *Plugin) plan(s *state, node string) (binding.BindPlan, *fwk.Status) {
 	info, err := p.handle.SnapshotSharedLister().NodeInfos().Get(node)
 	if err != nil {
-		return binding.Verdict{}, fwk.AsStatus(fmt.Errorf("reading node %s: %w", node, err))
+		return binding.BindPlan{}, fwk.AsStatus(fmt.Errorf("reading node %s: %w", node, err))
 	}
-	v := binding.Find(s.question.Pod, nodeOf(info.Node()), s.question.View)
-	if !v.OK() {
-		return v, statusOf(v.Refusals)
+	csiNode, err := p.csiNode(s, node)
+	if err != nil {
+		return binding.BindPlan{}, fwk.AsStatus(err)
 	}
-	s.keep(node, v)
-	return v, nil
+	verdict := binding.Find(s.question, nodeOf(info.Node(), csiNode))
+	switch {
+	case verdict.Err != nil:
+		return binding.BindPlan{}, fwk.AsStatus(verdict.Err)
+	case !verdict.OK():
+		return binding.BindPlan{}, statusOf(verdict.Refusals)
+	}
+	return binding.Plan(node, verdict), nil
 }
 
 // Unreserve implements fwk.ReservePlugin (upstream: RevertAssumedPodVolumes).
 // It may run without Reserve, and more than once.
-func (p *Plugin) Unreserve(ctx context.Context, cs fwk.CycleState, pod *v1.Pod, node string) {
+func (p *Plugin) Unreserve(ctx context.Context, cs fwk.CycleState, pod *corev1.Pod, node string) {
 	s, err := readState(cs)
 	if err != nil || s.plan == nil {
 		return
@@ -67,7 +70,7 @@ func (p *Plugin) Unreserve(ctx context.Context, cs fwk.CycleState, pod *v1.Pod, 
 
 // PreBindPreFlight implements fwk.PreBindPlugin. PreBind may run beside those
 // of other plugins: it writes volumes and claims, which they do not.
-func (p *Plugin) PreBindPreFlight(_ context.Context, cs fwk.CycleState, _ *v1.Pod, node string) (*fwk.PreBindPreFlightResult, *fwk.Status) {
+func (p *Plugin) PreBindPreFlight(_ context.Context, cs fwk.CycleState, _ *corev1.Pod, node string) (*fwk.PreBindPreFlightResult, *fwk.Status) {
 	result := &fwk.PreBindPreFlightResult{AllowParallel: true}
 	s, err := readState(cs)
 	switch {

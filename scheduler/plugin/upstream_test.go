@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -27,7 +27,7 @@ import (
 // randomCluster makes small clusters on which upstream is right: at most one
 // claim to provision from tracked capacity, selectors only on a claim that is
 // alone, no holds, no volume reserved out of reach of a class that provisions.
-func randomCluster(r *rand.Rand) (objects []runtime.Object, pod *v1.Pod) {
+func randomCluster(r *rand.Rand) (objects []runtime.Object, pod *corev1.Pod) {
 	pick := func(s ...string) string { return s[r.IntN(len(s))] }
 	size := func() string { return fmt.Sprintf("%dGi", 1+r.IntN(5)) }
 	nodes := []string{"n1", "n2", "n3"}
@@ -84,7 +84,7 @@ func randomCluster(r *rand.Rand) (objects []runtime.Object, pod *v1.Pod) {
 			}
 		}
 		if r.IntN(5) == 0 {
-			pvc.Spec.VolumeMode = ptr.To(v1.PersistentVolumeBlock)
+			pvc.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
 		}
 		if len(names) == 1 && r.IntN(3) == 0 {
 			pvc.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"color": pick("red", "blue")}}
@@ -97,17 +97,17 @@ func randomCluster(r *rand.Rand) (objects []runtime.Object, pod *v1.Pod) {
 		pv.Labels = map[string]string{"color": pick("red", "blue")}
 		pv.Spec.NodeAffinity = randomAffinity(r, nodes)
 		if r.IntN(5) == 0 {
-			pv.Spec.VolumeMode = ptr.To(v1.PersistentVolumeBlock)
+			pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
 		}
 		if r.IntN(8) == 0 {
-			pv.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadOnlyMany}
+			pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}
 		}
 		if r.IntN(8) == 0 {
-			pv.Status.Phase = v1.VolumeReleased
+			pv.Status.Phase = corev1.VolumeReleased
 		}
 		if name := pick(names...); pv.Spec.StorageClassName == "local" && r.IntN(5) == 0 && !reserved[name] {
 			reserved[name] = true
-			pv.Spec.ClaimRef = &v1.ObjectReference{Namespace: "default", Name: name}
+			pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: name}
 			if r.IntN(3) == 0 {
 				pv.Spec.ClaimRef.UID = "someone"
 			}
@@ -117,26 +117,26 @@ func randomCluster(r *rand.Rand) (objects []runtime.Object, pod *v1.Pod) {
 	return objects, pod
 }
 
-func randomAffinity(r *rand.Rand, nodes []string) *v1.VolumeNodeAffinity {
+func randomAffinity(r *rand.Rand, nodes []string) *corev1.VolumeNodeAffinity {
 	if r.IntN(6) == 0 {
 		return nil
 	}
-	s := &v1.NodeSelector{}
+	s := &corev1.NodeSelector{}
 	for range 1 + r.IntN(2) {
-		e := v1.NodeSelectorRequirement{Key: volume.LabelHostname, Operator: v1.NodeSelectorOpIn, Values: []string{nodes[r.IntN(3)]}}
+		e := corev1.NodeSelectorRequirement{Key: volume.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{nodes[r.IntN(3)]}}
 		switch r.IntN(6) {
 		case 0:
-			e.Operator = v1.NodeSelectorOpNotIn
+			e.Operator = corev1.NodeSelectorOpNotIn
 		case 1:
-			e = v1.NodeSelectorRequirement{Key: volume.LabelZone, Operator: v1.NodeSelectorOpIn, Values: []string{"z1", "z2"}[:1+r.IntN(2)]}
+			e = corev1.NodeSelectorRequirement{Key: volume.LabelZone, Operator: corev1.NodeSelectorOpIn, Values: []string{"z1", "z2"}[:1+r.IntN(2)]}
 		case 2:
-			e = v1.NodeSelectorRequirement{Key: "rank", Operator: v1.NodeSelectorOpGt, Values: []string{"0"}}
+			e = corev1.NodeSelectorRequirement{Key: "rank", Operator: corev1.NodeSelectorOpGt, Values: []string{"0"}}
 		case 3:
-			e = v1.NodeSelectorRequirement{Key: "absent", Operator: v1.NodeSelectorOpDoesNotExist}
+			e = corev1.NodeSelectorRequirement{Key: "absent", Operator: corev1.NodeSelectorOpDoesNotExist}
 		}
-		s.NodeSelectorTerms = append(s.NodeSelectorTerms, v1.NodeSelectorTerm{MatchExpressions: []v1.NodeSelectorRequirement{e}})
+		s.NodeSelectorTerms = append(s.NodeSelectorTerms, corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{e}})
 	}
-	return &v1.VolumeNodeAffinity{Required: s}
+	return &corev1.VolumeNodeAffinity{Required: s}
 }
 
 // volumesPlugin is what both plugins implement.
@@ -147,7 +147,7 @@ type volumesPlugin interface {
 }
 
 // answers are code, sentences and score of each node, in words.
-func answers(ctx context.Context, t *testing.T, p volumesPlugin, pod *v1.Pod, infos []fwk.NodeInfo) map[string]string {
+func answers(ctx context.Context, t *testing.T, p volumesPlugin, pod *corev1.Pod, infos []fwk.NodeInfo) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	state := framework.NewCycleState()

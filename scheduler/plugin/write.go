@@ -9,7 +9,7 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
-	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -20,34 +20,35 @@ import (
 )
 
 // writes are the versions that the API server gave to what was written:
-// volumes by name, claims by key.
+// volumes by name, claims by key. mine are the volumes whose reservation this
+// attempt wrote, and not an earlier one or a person.
 type writes struct {
 	volumes map[string]string
 	claims  map[string]string
+	mine    map[string]bool
 }
 
 // attemptsMax bounds how often one object is read again after a conflict. Each
 // attempt meets a newer object, so there is nothing to wait for between them.
 const attemptsMax = 5
 
-// write performs a plan: all preconditions first, then all writes at once. A
-// failed write leaves the others; what they wrote is found again by the next
-// attempt at the pod.
+// write performs a plan: all preconditions first, then all writes at once. Where
+// one fails the others stand, for undo or for the next attempt at the pod.
 func (p *Plugin) write(ctx context.Context, plan binding.BindPlan) (writes, error) {
 	if err := p.precheck(plan); err != nil {
 		return writes{}, err
 	}
-	w := writes{volumes: map[string]string{}, claims: map[string]string{}}
+	w := writes{volumes: map[string]string{}, claims: map[string]string{}, mine: map[string]bool{}}
 	var mu sync.Mutex
 	// No derived context: one failure must not cut off another write, whose
 	// outcome would then be uncertain.
 	var group errgroup.Group
 	for _, b := range plan.Binds {
 		group.Go(func() error {
-			version, err := p.writeVolume(ctx, b)
+			version, mine, err := p.writeVolume(ctx, b)
 			mu.Lock()
 			defer mu.Unlock()
-			w.volumes[b.Volume] = version
+			w.volumes[b.Volume], w.mine[b.Volume] = version, mine
 			return err
 		})
 	}
@@ -91,7 +92,7 @@ func (p *Plugin) precheck(plan binding.BindPlan) error {
 
 // reservable tells whether the volume is reserved for the claim already, or an
 // error where it cannot be.
-func reservable(pv *v1.PersistentVolume, b binding.Bind) (done bool, err error) {
+func reservable(pv *corev1.PersistentVolume, b binding.Bind) (done bool, err error) {
 	ref := pv.Spec.ClaimRef
 	switch {
 	case string(pv.UID) != b.VolumeUID:
@@ -108,7 +109,7 @@ func reservable(pv *v1.PersistentVolume, b binding.Bind) (done bool, err error) 
 
 // selectable tells whether the claim is selected for the node already, or an
 // error where it cannot be.
-func selectable(pvc *v1.PersistentVolumeClaim, s binding.Select, node string) (done bool, err error) {
+func selectable(pvc *corev1.PersistentVolumeClaim, s binding.Select, node string) (done bool, err error) {
 	selected := pvc.Annotations[volume.AnnSelectedNode]
 	switch {
 	case string(pvc.UID) != s.ClaimUID:
@@ -125,23 +126,25 @@ func selectable(pvc *v1.PersistentVolumeClaim, s binding.Select, node string) (d
 	return false, nil
 }
 
-// writeVolume reserves a volume for its claim and returns the version that
-// says so.
-func (p *Plugin) writeVolume(ctx context.Context, b binding.Bind) (string, error) {
+// writeVolume reserves a volume for its claim and returns the version that says
+// so, and whether the reservation is this call's own: a volume that a person
+// reserved stays theirs.
+func (p *Plugin) writeVolume(ctx context.Context, b binding.Bind) (version string, mine bool, err error) {
 	pv := p.cache.Volume(b.Volume)
 	volumes := p.client.CoreV1().PersistentVolumes()
 	for attempt := 1; ; attempt++ {
 		if pv == nil {
-			return "", fmt.Errorf("volume %s does not exist any more", b.Volume)
+			return "", false, fmt.Errorf("volume %s does not exist any more", b.Volume)
 		}
 		done, err := reservable(pv, b)
 		if err != nil {
-			return "", err
+			return "", false, err
 		}
 		if !done {
+			mine = pv.Spec.ClaimRef == nil
 			patch, err := p.volumePatch(pv, b)
 			if err != nil {
-				return "", err
+				return "", false, err
 			}
 			pv, err = volumes.Patch(ctx, b.Volume, types.MergePatchType, patch, metav1.PatchOptions{})
 			if apierrors.IsConflict(err) && attempt < attemptsMax {
@@ -150,19 +153,19 @@ func (p *Plugin) writeVolume(ctx context.Context, b binding.Bind) (string, error
 				}
 			}
 			if err != nil {
-				return "", fmt.Errorf("reserving volume %s for claim %s: %w", b.Volume, b.Claim, err)
+				return "", false, fmt.Errorf("reserving volume %s for claim %s: %w", b.Volume, b.Claim, err)
 			}
 			klog.FromContext(ctx).V(2).Info("reserved volume for claim", "pv", pv.Name, "pvc", b.Claim)
 		}
 		p.cache.WroteVolume(pv)
-		return pv.ResourceVersion, nil
+		return pv.ResourceVersion, mine && !done, nil
 	}
 }
 
 // volumePatch sets claimRef, on the very version that was judged. The
 // annotation tells the PV controller that it may undo the binding; a volume
 // that a person reserved does not get it (component-helpers, GetBindVolumeToClaim).
-func (p *Plugin) volumePatch(pv *v1.PersistentVolume, b binding.Bind) ([]byte, error) {
+func (p *Plugin) volumePatch(pv *corev1.PersistentVolume, b binding.Bind) ([]byte, error) {
 	pvc, err := p.judgedClaim(b.Claim, b.ClaimUID)
 	if err != nil {
 		return nil, err
@@ -173,7 +176,7 @@ func (p *Plugin) volumePatch(pv *v1.PersistentVolume, b binding.Bind) ([]byte, e
 	}
 	return json.Marshal(map[string]any{
 		"metadata": meta,
-		"spec": map[string]any{"claimRef": v1.ObjectReference{
+		"spec": map[string]any{"claimRef": corev1.ObjectReference{
 			Kind: "PersistentVolumeClaim", APIVersion: "v1",
 			Namespace: pvc.Namespace, Name: pvc.Name, UID: pvc.UID, ResourceVersion: pvc.ResourceVersion,
 		}},

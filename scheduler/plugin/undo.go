@@ -1,0 +1,58 @@
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/berth-storage/berth/scheduler/binding"
+	"github.com/berth-storage/berth/volume"
+)
+
+// undoTimeout bounds the undoing, which goes on after the pod's own context ended.
+const undoTimeout = 10 * time.Second
+
+// undo gives back the volumes that this attempt reserved, so that a pod that has
+// to go elsewhere is not tied to them. The precondition is the version that was
+// written: once the PV controller has begun to bind, its hand is on the volume
+// and the binding goes on. A claim's selected node is never taken back: a
+// provisioner may be at work on it.
+func (p *Plugin) undo(ctx context.Context, plan binding.BindPlan, w writes) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	logger := klog.FromContext(ctx)
+	for _, b := range plan.Binds {
+		if !w.mine[b.Volume] {
+			continue
+		}
+		patch, err := undoPatch(w.volumes[b.Volume])
+		if err != nil {
+			logger.Error(err, "could not write the patch that gives a volume back", "pv", b.Volume)
+			continue
+		}
+		pv, err := p.client.CoreV1().PersistentVolumes().Patch(ctx, b.Volume, types.MergePatchType, patch, metav1.PatchOptions{})
+		switch {
+		case apierrors.IsConflict(err) || apierrors.IsNotFound(err):
+			logger.V(4).Info("volume went on without the pod", "pv", b.Volume, "pvc", b.Claim)
+		case err != nil:
+			logger.Error(err, "could not give volume back", "pv", b.Volume, "pvc", b.Claim)
+		default:
+			p.cache.WroteVolume(pv)
+			logger.V(2).Info("gave volume back", "pv", b.Volume, "pvc", b.Claim)
+		}
+	}
+}
+
+// undoPatch takes claimRef off the very version that was written, and the
+// annotation that came with it.
+func undoPatch(version string) ([]byte, error) {
+	return json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": version, "annotations": map[string]any{volume.AnnBoundByController: nil}},
+		"spec":     map[string]any{"claimRef": nil},
+	})
+}
