@@ -3,9 +3,13 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
+	"time"
 
 	csimetrics "github.com/kubernetes-csi/csi-lib-utils/metrics"
+	storagev1 "k8s.io/api/storage/v1"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/berth-storage/berth/csiclient"
@@ -16,16 +20,28 @@ import (
 // and controllers that have read the cluster.
 func ready(endpoints *daemon.Endpoints, calls *csiclient.Client, mgr manager.Manager) {
 	endpoints.Ready("driver", calls.Probe)
-	endpoints.Ready("controllers", func(context.Context) error {
-		select {
-		// Without leader election: the caches are filled and the controllers started.
-		case <-mgr.Elected():
-			return nil
-		default:
-			return errors.New("the API server has not been read yet; if this stays, see the log for requests that it refuses")
-		}
-	})
+	endpoints.Ready("controllers", func(ctx context.Context) error { return synced(ctx, mgr.GetCache()) })
 	endpoints.Started()
+}
+
+// syncTimeout is how long a question for readiness waits for what is just coming.
+const syncTimeout = 500 * time.Millisecond
+
+// synced tells whether the cluster has been read, once, as far as the controllers
+// look at it.
+func synced(ctx context.Context, c cache.Cache) error {
+	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
+	defer cancel()
+	// Every controller reads classes. Before they have asked for anything, a cache
+	// of nothing would count as filled.
+	classes, err := c.GetInformer(ctx, &storagev1.StorageClass{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("watching the storage classes: %w", err)
+	}
+	if !classes.HasSynced() || !c.WaitForCacheSync(ctx) {
+		return errors.New("the API server has not been read yet; if this stays, the log has the requests that fail")
+	}
+	return nil
 }
 
 // callMetrics measures the calls to each driver, whoever makes them, as

@@ -27,7 +27,9 @@ func kinds(*rest.Config, *http.Client) (meta.RESTMapper, error) {
 		{storagev1.SchemeGroupVersion, meta.RESTScopeNamespace, []string{"CSIStorageCapacity"}},
 	} {
 		for _, name := range k.names {
+			// A list is asked about by its own name.
 			mapper.Add(k.in.WithKind(name), k.scope)
+			mapper.Add(k.in.WithKind(name+"List"), k.scope)
 		}
 	}
 	return mapper, nil

@@ -12,10 +12,11 @@ import (
 	"syscall"
 	"testing"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-storage/berth/internal/sandbox"
 	"github.com/berth-storage/berth/test/e2e/rig"
@@ -134,6 +135,7 @@ func TestDaemons(t *testing.T) {
 	c, client := cluster(t)
 	t.Run("agent", func(t *testing.T) { agentManners(t, c, client) })
 	t.Run("scheduler", func(t *testing.T) { schedulerManners(t, c, client) })
+	t.Run("scheduler alone", func(t *testing.T) { aloneManners(t, c, client) })
 }
 
 func agentManners(t *testing.T, c *sandbox.Cluster, client kubernetes.Interface) {
@@ -151,6 +153,13 @@ func agentManners(t *testing.T, c *sandbox.Cluster, client kubernetes.Interface)
 		_, metrics := get(t, agent.http()+"/metrics")
 		return strings.Contains(metrics, "/csi.v1.Node/NodeGetInfo") && strings.Contains(metrics, "/csi.v1.Identity/Probe")
 	})
+	agent.await(t, "capacity, which is read, listed and written", func() bool {
+		published, err := client.StorageV1().CSIStorageCapacities(sandbox.Namespace).List(t.Context(), metav1.ListOptions{})
+		return err == nil && len(published.Items) > 0
+	})
+	if strings.Contains(agent.text(), "no matches for kind") {
+		t.Error("the agent does not know a kind that it uses")
+	}
 	wantMetrics(t, agent.http()+"/metrics",
 		`berth_build_info{go_version="`, `csi_sidecar_operations_seconds_count{`, `grpc_status_code="OK"`,
 		`controller_runtime_reconcile_total{controller="`, `workqueue_depth{controller="`, "rest_client_requests_total{", "process_start_time_seconds ")
@@ -164,12 +173,14 @@ func schedulerManners(t *testing.T, c *sandbox.Cluster, client kubernetes.Interf
 	rest := c.RESTConfig()
 	address := freeAddress(t)
 	scheduler := start(t, "berth-scheduler", "--config="+schedulerConfig(t, token(rest.Host, rest.CAData, secret)(t)),
-		"--bind-address=127.0.0.1", "--secure-port="+port(address), "--logging-format=json", "-v=10",
+		"--bind-address=127.0.0.1", "--secure-port="+port(address), "--logging-format=json", "-v=10", "--leader-elect-lease-duration=17s",
 		"--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics")
 	url := "https://" + address
 	scheduler.await(t, "ready", func() bool { status, _ := get(t, url+"/readyz"); return status == http.StatusOK })
-	lease := func() string { return holder(t, client, "berth-cluster") }
-	scheduler.await(t, "the Lease of the cluster-scoped work", func() bool { return lease() != "" })
+	scheduler.await(t, "the Lease of the cluster-scoped work", func() bool { return lease(t, client, "berth-cluster").holder != "" })
+	if got := lease(t, client, "berth-cluster").seconds; got != 17 {
+		t.Errorf("the Lease of the cluster-scoped work lasts %d s, not as long as the scheduler's own", got)
+	}
 	scheduler.await(t, "a round of the cluster-scoped work", func() bool {
 		_, metrics := get(t, url+"/metrics")
 		return strings.Contains(metrics, `controller_runtime_reconcile_total{controller="cluster",result="success"} `)
@@ -180,7 +191,7 @@ func schedulerManners(t *testing.T, c *sandbox.Cluster, client kubernetes.Interf
 	scheduler.end(t, syscall.SIGTERM, 0)
 	// The next one need not wait until they run out.
 	for _, name := range []string{"berth-cluster", "berth-scheduler"} {
-		if got := holder(t, client, name); got != "" {
+		if got := lease(t, client, name).holder; got != "" {
 			t.Errorf("Lease %s is still held by %s", name, got)
 		}
 	}
@@ -188,21 +199,32 @@ func schedulerManners(t *testing.T, c *sandbox.Cluster, client kubernetes.Interf
 	scheduler.wantSilent(t, secret)
 }
 
-func holder(t *testing.T, client kubernetes.Interface, name string) string {
-	t.Helper()
-	leases, err := client.CoordinationV1().Leases(sandbox.Namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + name})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, l := range leases.Items {
-		return holderOf(l)
-	}
-	return ""
+// leaseState is what is looked at in a Lease; empty if there is none.
+type leaseState struct {
+	holder  string
+	seconds int32
 }
 
-func holderOf(l coordinationv1.Lease) string {
-	if l.Spec.HolderIdentity == nil {
-		return ""
+func lease(t *testing.T, client kubernetes.Interface, name string) leaseState {
+	t.Helper()
+	l, err := client.CoordinationV1().Leases(sandbox.Namespace).Get(t.Context(), name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return leaseState{}
+	case err != nil:
+		t.Fatal(err)
 	}
-	return *l.Spec.HolderIdentity
+	return leaseState{holder: ptr.Deref(l.Spec.HolderIdentity, ""), seconds: ptr.Deref(l.Spec.LeaseDurationSeconds, 0)}
+}
+
+// aloneManners: without an election, and without the cluster-scoped work, the end
+// is as orderly.
+func aloneManners(t *testing.T, c *sandbox.Cluster, client kubernetes.Interface) {
+	rest := c.RESTConfig()
+	kubeconfig := token(rest.Host, rest.CAData, accountToken(t, client, "berth-scheduler"))(t)
+	address := freeAddress(t)
+	scheduler := start(t, "berth-scheduler", "--config="+schedulerConfig(t, kubeconfig), "--leader-elect=false", "--cluster-work=false",
+		"--bind-address=127.0.0.1", "--secure-port="+port(address))
+	scheduler.await(t, "ready", func() bool { status, _ := get(t, "https://"+address+"/readyz"); return status == http.StatusOK })
+	scheduler.end(t, os.Interrupt, 0)
 }
