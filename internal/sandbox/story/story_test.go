@@ -158,7 +158,7 @@ func TestWanted(t *testing.T) {
 		"gone":                 {gone[*corev1.PersistentVolumeClaim]("c")(claims), ""},
 		"not gone":             {gone[*corev1.PersistentVolumeClaim]("c", "b")(claims), "b is still there"},
 		"none":                 {none(map[string]int{}), ""},
-		"some":                 {none(claims), "a, b are still there"},
+		"some":                 {none(claims), "2 are still there, such as a"},
 		"scheduled":            {scheduledBy("p", "default-scheduler")(events), ""},
 		"scheduled by another": {scheduledBy("p", "berth-scheduler")(events), `pod p was scheduled by "default-scheduler", want berth-scheduler`},
 		"not scheduled":        {scheduledBy("q", "berth-scheduler")(events), "pod q has no event Scheduled"},

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -145,5 +144,5 @@ func none[T any](have map[string]T) string {
 	if len(have) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s are still there", strings.Join(slices.Sorted(maps.Keys(have)), ", "))
+	return fmt.Sprintf("%d are still there, such as %s", len(have), slices.Min(slices.Collect(maps.Keys(have))))
 }
