@@ -2,6 +2,7 @@ package binding
 
 import (
 	"strings"
+	"sync"
 
 	"github.com/berth-storage/berth/volume"
 )
@@ -43,11 +44,41 @@ type Question struct {
 	rooms   []Room
 	// shun: nodes that refused a claim lately are refused; see Shun.
 	shun bool
+	// said are the refusals of single claims: their text is the same for every
+	// node, and is made for the first.
+	said *said
+}
+
+// said remembers refusals by cause and claim.
+type said struct {
+	mu sync.RWMutex
+	by map[saidKey]volume.Refusal
+}
+
+type saidKey struct {
+	cause cause
+	claim *Claim
+}
+
+// refuse is the refusal of a claim for a cause, made by text the first time.
+func (s *said) refuse(why cause, c *Claim, text func(*Claim) volume.Refusal) volume.Refusal {
+	key := saidKey{why, c}
+	s.mu.RLock()
+	r, ok := s.by[key]
+	s.mu.RUnlock()
+	if ok {
+		return r
+	}
+	r = text(c)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.by[key] = r
+	return r
 }
 
 // NewQuestion joins a pod and a view.
 func NewQuestion(pod *Pod, view View) *Question {
-	q := &Question{Pod: pod, view: view, shelves: make([]Shelf, len(pod.Delayed)), rooms: make([]Room, len(pod.Delayed))}
+	q := &Question{Pod: pod, view: view, said: &said{by: map[saidKey]volume.Refusal{}}, shelves: make([]Shelf, len(pod.Delayed)), rooms: make([]Room, len(pod.Delayed))}
 	for i := range pod.Delayed {
 		c := &pod.Delayed[i]
 		q.shelves[i] = view.Shelf(c)
@@ -102,7 +133,7 @@ func Find(q *Question, node Node) Verdict { return *new(Judge).Find(q, &node) }
 // come in upstream's order. The verdict's Bindings and Provisions are valid
 // until the next call.
 func (j *Judge) Find(q *Question, node *Node) *Verdict {
-	affinity, missing, err := checkBound(q.Pod.Bound, node)
+	affinity, missing, err := checkBound(q, node)
 	if err != nil {
 		j.verdict = Verdict{Err: err}
 		return &j.verdict
@@ -126,18 +157,18 @@ func (j *Judge) Find(q *Question, node *Node) *Verdict {
 // checkBound reports the first bound volume that the node cannot reach, or the
 // first that does not exist. One is enough: naming more would split the group
 // of nodes that fail for one cause.
-func checkBound(claims []Claim, node *Node) (affinity, missing volume.Refusal, err error) {
-	for i := range claims {
-		c := &claims[i]
+func checkBound(q *Question, node *Node) (affinity, missing volume.Refusal, err error) {
+	for i := range q.Pod.Bound {
+		c := &q.Pod.Bound[i]
 		if c.Volume == nil {
-			return affinity, refuseMissing(c), nil
+			return affinity, q.said.refuse(causeMissing, c, refuseMissing), nil
 		}
 		reached, err := c.Volume.Reachable(node)
 		if err != nil {
 			return affinity, missing, err
 		}
 		if !reached {
-			return refuseAffinity(c), missing, nil
+			return q.said.refuse(causeAffinity, c, refuseAffinity), missing, nil
 		}
 	}
 	return affinity, missing, nil
@@ -163,11 +194,14 @@ func (j *Judge) delayed(q *Question, node *Node) Verdict {
 	if v, ok := j.greedy(); ok {
 		return v
 	}
+	if len(j.options) == 1 {
+		return Verdict{Refusals: []volume.Refusal{j.options[0].refuse(q)}}
+	}
 	s := newSearch(j.options, &j.packing)
 	if v, ok := s.run(); ok {
 		return v
 	}
-	return Verdict{Refusals: explain(j.options, s, q.view)}
+	return Verdict{Refusals: explain(j.options, s, q)}
 }
 
 // option is what one delayed claim may become on the node.
@@ -194,14 +228,23 @@ func (o *option) reset(c *Claim) {
 	*o = option{claim: c, volumes: o.volumes[:0], segments: o.segments[:0]}
 }
 
-// cause is why a claim cannot be provisioned.
+// cause is why one claim excludes a node.
 type cause int
 
 const (
 	causeNone cause = iota
+	// What keeps a claim from being provisioned.
 	causeNoVolume
 	causeTopology
 	causeSource
+	// What ties a claim to other places.
+	causeMissing
+	causeAffinity
+	causeSelected
+	causeReserved
+	// What a claim that could be provisioned lacks.
+	causeCapacity
+	causeShunned
 )
 
 // gather fills a claim's options. It refuses the node at once where the claim
@@ -210,7 +253,7 @@ func (j *Judge) gather(o *option, q *Question, i int, node *Node) (volume.Refusa
 	c := o.claim
 	switch {
 	case c.SelectedNode != "" && c.SelectedNode != node.Name:
-		return refuseSelected(c), true
+		return q.said.refuse(causeSelected, c, refuseSelected), true
 	case c.SelectedNode != "":
 		// Upstream skips the static match here too: a provisioner is at work.
 		// The ledger holds the claim's bytes already; asking for them again
@@ -220,7 +263,7 @@ func (j *Judge) gather(o *option, q *Question, i int, node *Node) (volume.Refusa
 		return volume.Refusal{}, false
 	case c.Reserved != nil && c.admits(c.Reserved):
 		if c.Reserved.Place != nil && !c.Reserved.Place.Matches(node) {
-			return refuseReserved(c), true
+			return q.said.refuse(causeReserved, c, refuseReserved), true
 		}
 		o.volumes = append(o.volumes, c.Reserved)
 		o.cause = causeNoVolume

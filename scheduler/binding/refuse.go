@@ -40,29 +40,45 @@ func refuseNoVolume(claims ...*Claim) volume.Refusal {
 	return volume.Refusal{Reason: volume.ReasonNoMatchingVolume, Detail: asked(claims)}
 }
 
-// refusal says why the claim can be neither matched nor provisioned.
-func (o *option) refusal() volume.Refusal {
-	c := o.claim
-	switch o.cause {
-	case causeTopology:
-		return volume.Refusal{
-			Reason: volume.ReasonTopologyNotAllowed,
-			Detail: fmt.Sprintf("claim %s: class %s allows only %s", c.Key, c.Class.Name, allowed(&c.Class)),
-		}
-	case causeSource:
-		return volume.Refusal{
-			Reason: volume.ReasonSourceElsewhere,
-			Detail: fmt.Sprintf("claim %s is made from %s, at %s", c.Key, c.Source.Name, c.Source.Place),
-		}
-	case causeNone, causeNoVolume:
+func refuseOne(c *Claim) volume.Refusal { return refuseNoVolume(c) }
+
+func refuseTopology(c *Claim) volume.Refusal {
+	return volume.Refusal{
+		Reason: volume.ReasonTopologyNotAllowed,
+		Detail: fmt.Sprintf("claim %s: class %s allows only %s", c.Key, c.Class.Name, allowed(&c.Class)),
 	}
-	return refuseNoVolume(c)
+}
+
+func refuseSource(c *Claim) volume.Refusal {
+	return volume.Refusal{
+		Reason: volume.ReasonSourceElsewhere,
+		Detail: fmt.Sprintf("claim %s is made from %s, at %s", c.Key, c.Source.Name, c.Source.Place),
+	}
+}
+
+func refuseShunned(c *Claim) volume.Refusal {
+	return volume.Refusal{Reason: volume.ReasonNotEnoughCapacity, Detail: asked([]*Claim{c}) + "; the driver refused it here lately"}
+}
+
+// refuse says why the claim alone cannot have its volume on the node.
+func (o *option) refuse(q *Question) volume.Refusal {
+	switch {
+	case o.shunned:
+		return q.said.refuse(causeShunned, o.claim, refuseShunned)
+	case o.provisions:
+		return q.said.refuse(causeCapacity, o.claim, func(c *Claim) volume.Refusal { return refuseCapacity([]*Claim{c}, q.view) })
+	case o.cause == causeTopology:
+		return q.said.refuse(causeTopology, o.claim, refuseTopology)
+	case o.cause == causeSource:
+		return q.said.refuse(causeSource, o.claim, refuseSource)
+	}
+	return q.said.refuse(causeNoVolume, o.claim, refuseOne)
 }
 
 // explain says why no choice worked. It names the cause that upstream would:
 // of the claims that find no volume by smallest fit, the first by size that
 // fails. Where each would do alone, it is what the best choice lacked.
-func explain(options []option, s *search, view View) []volume.Refusal {
+func explain(options []option, s *search, q *Question) []volume.Refusal {
 	var taken []Binding
 	for i := range options {
 		o := &options[i]
@@ -71,17 +87,33 @@ func explain(options []option, s *search, view View) []volume.Refusal {
 		case v != nil:
 			taken = append(taken, Binding{o.claim, v})
 		case !o.provisions && len(o.volumes) == 0:
-			return []volume.Refusal{o.refusal()}
+			return []volume.Refusal{o.refuse(q)}
 		case !o.provisions && len(s.stuck) > 0:
 			return []volume.Refusal{refuseNoVolume(rivals(options, o)...)}
 		case o.provisions && !o.alone():
-			return []volume.Refusal{refuseCapacity([]*option{o}, view)}
+			return []volume.Refusal{o.refuse(q)}
 		}
 	}
 	if len(s.stuck) > 0 {
 		return []volume.Refusal{refuseNoVolume(rivals(options, s.stuck[0])...)}
 	}
-	return []volume.Refusal{refuseCapacity(s.first, view)}
+	return []volume.Refusal{lacking(s.first, q)}
+}
+
+// lacking names the claim that fits no pool alone, or else all that had to share
+// one.
+func lacking(rest []*option, q *Question) volume.Refusal {
+	var together []*Claim
+	for _, o := range rest {
+		if o.unchecked {
+			continue
+		}
+		if o.shunned || !o.alone() {
+			return o.refuse(q)
+		}
+		together = append(together, o.claim)
+	}
+	return refuseCapacity(together, q.view)
 }
 
 // alone reports whether the claim could be provisioned if it were the only one.
@@ -100,27 +132,10 @@ func rivals(options []option, stuck *option) []*Claim {
 	return out
 }
 
-// refuseCapacity names the claim that fits no pool alone, or else all that had
-// to share one.
-func refuseCapacity(rest []*option, view View) volume.Refusal {
-	r := volume.Refusal{Reason: volume.ReasonNotEnoughCapacity}
-	var together []*Claim
-	for _, o := range rest {
-		if o.unchecked {
-			continue
-		}
-		together = append(together, o.claim)
-		if !o.alone() {
-			together = []*Claim{o.claim}
-			break
-		}
-	}
-	r.Detail = asked(together)
+// refuseCapacity says what the claims ask together, and the most that any node has.
+func refuseCapacity(together []*Claim, view View) volume.Refusal {
+	r := volume.Refusal{Reason: volume.ReasonNotEnoughCapacity, Detail: asked(together)}
 	if len(together) == 0 {
-		return r
-	}
-	if len(together) == 1 && slices.ContainsFunc(rest, func(o *option) bool { return o.shunned && o.claim == together[0] }) {
-		r.Detail += "; the driver refused it here lately"
 		return r
 	}
 	class := &together[0].Class

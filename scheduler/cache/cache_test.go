@@ -27,13 +27,13 @@ import (
 // and chooses when the cache hears of it.
 type stores struct {
 	*Cache
-	t       *testing.T
+	t       testing.TB
 	factory informers.SharedInformerFactory
 	clock   *clocktesting.FakeClock
 	ended   chan struct{}
 }
 
-func newStores(t *testing.T) *stores {
+func newStores(t testing.TB) *stores {
 	s := &stores{t: t, clock: clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0)), ended: make(chan struct{}, 8)}
 	s.factory = informers.NewSharedInformerFactory(fake.NewClientset(), 0)
 	c, err := New(s.factory, Options{Clock: s.clock, Ended: func() { s.ended <- struct{}{} }, AttachGrace: time.Minute})
