@@ -424,3 +424,5 @@ func TestWaiters(t *testing.T) {
 		t.Errorf("waiters are kept: %v", s.waiters)
 	}
 }
+
+func capacityQuantity(bytes string) resource.Quantity { return resource.MustParse(bytes) }
