@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"sync"
@@ -161,7 +162,8 @@ func (c *cluster) patch(action clienttesting.Action) (bool, runtime.Object, erro
 	if err != nil {
 		return true, nil, err
 	}
-	fresh := old.DeepCopyObject()
+	// Into a new object: what the patch removed must not stay.
+	fresh := reflect.New(reflect.TypeOf(old).Elem()).Interface().(runtime.Object)
 	if err := json.Unmarshal(merged, fresh); err != nil {
 		return true, nil, err
 	}

@@ -1,0 +1,174 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+
+	"github.com/berth-storage/berth/volume"
+)
+
+// TestUndo: a volume that was reserved in vain is free again, unless another hand
+// is on it; a selected node stays.
+func TestUndo(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		// before runs when both writes have arrived and PreBind waits.
+		before func(cy *cycle)
+		// person reserved the volume for the claim by name.
+		person   bool
+		wantFree bool
+	}{
+		"given up":       {reason: "nobody has touched it", before: func(*cycle) {}, wantFree: true},
+		"binding begun":  {reason: "the PV controller has its hand on it", before: func(cy *cycle) { pv := cy.volume("vol"); pv.Status.Phase = corev1.VolumeBound; cy.put(pv) }},
+		"volume deleted": {reason: "there is nothing to give back", before: func(cy *cycle) { cy.delete(cy.volume("vol")) }, wantFree: true},
+		"a person's":     {reason: "who reserved it by hand keeps it reserved", person: true, before: func(*cycle) {}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			pod := makePod("web", "dyn", "sta")
+			pv := makePV("vol", "local", "2Gi", "n1")
+			if tc.person {
+				pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: "sta"}
+			}
+			c := newCluster(t, makeNode("n1"), makeDriver(driverName), makeClass("fast", driverName), makeCapacity("fast", "n1", "8Gi", 5),
+				makeClass("local", "kubernetes.io/no-provisioner"), pv, makePVC("dyn", "fast", "6Gi"), makePVC("sta", "local", "1Gi"), pod)
+			cy, _ := c.start(t.Context()).judge(pod)
+			if s := cy.reserve("n1"); !s.IsSuccess() {
+				t.Fatal(s)
+			}
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			failed := make(chan struct{})
+			go func() {
+				defer close(failed)
+				if s := cy.bind(ctx, "n1"); s.IsSuccess() {
+					t.Error("PreBind succeeded")
+				}
+			}()
+			cy.seen(func() bool {
+				claim, pv := cy.plugin.cache.ClaimByKey("default/dyn"), cy.plugin.cache.Volume("vol")
+				return claim.Annotations[volume.AnnSelectedNode] == "n1" && pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID != ""
+			})
+			tc.before(cy)
+			cancel(errors.New("preempted"))
+			<-failed
+			cy.unreserve("n1")
+			if got := c.claim("dyn").Annotations[volume.AnnSelectedNode]; got != "n1" {
+				t.Errorf("the selected node was taken back: %q", got)
+			}
+			if _, err := c.client.Tracker().Get(resourceOf(pv), "", "vol"); err != nil {
+				return
+			}
+			now := c.volume("vol")
+			if free := now.Spec.ClaimRef == nil; free != tc.wantFree {
+				t.Errorf("%s: claimRef %v", tc.reason, now.Spec.ClaimRef)
+			}
+			if _, marked := now.Annotations[volume.AnnBoundByController]; tc.wantFree && marked {
+				t.Error("the annotation of the reservation stays")
+			}
+			if !tc.wantFree {
+				return
+			}
+			// Another pod can have it.
+			rival := makePod("rival", "sta")
+			cy.seen(func() bool { _, refused := cy.rig.judge(rival); return len(refused) == 0 })
+		})
+	}
+}
+
+// TestLastChoice: a node whose driver gave the claim back is taken only when no
+// other has room.
+func TestLastChoice(t *testing.T) {
+	pod := makePod("web", "a")
+	claim := makePVC("a", "fast", "6Gi")
+	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, volume.AnnSelectedNode, "n1")
+	r := dynamicCluster(t, claim, pod).start(t.Context())
+	r.seen(func() bool { _, refused := r.judge(pod); return len(refused) == 1 })
+	r.put(makePVC("a", "fast", "6Gi"))
+	want := map[string]string{"n1": notEnough + "claim default/a asks 6 GiB; the driver refused it here lately"}
+	var refused map[string]string
+	r.seen(func() bool {
+		_, refused = r.judge(pod)
+		_, elsewhere := refused["n2"]
+		return !elsewhere
+	})
+	if diff := cmp.Diff(want, refused); diff != "" {
+		t.Fatalf("n2 has room: (-want +got)\n%s", diff)
+	}
+	// n2 fills up: n1 is better than nothing.
+	r.put(makeCapacity("fast", "n2", "1Gi", 6))
+	r.seen(func() bool { _, refused = r.judge(pod); _, full := refused["n2"]; return full })
+	if _, refused := refused["n1"]; refused {
+		t.Error("the last choice is no choice")
+	}
+	// n2 has room again and n1 counted again: both are choices.
+	r.put(makeCapacity("fast", "n2", "20Gi", 7))
+	r.put(makeCapacity("fast", "n1", "8Gi", 6))
+	r.seen(func() bool { _, refused = r.judge(pod); return len(refused) == 0 })
+}
+
+func snapshotContent(name, snapshot, node string) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
+		"metadata": map[string]any{"name": name},
+		"spec":     map[string]any{"driver": driverName, "volumeSnapshotRef": map[string]any{"namespace": "default", "name": snapshot}, "secret": "not kept"},
+	}}
+	if node != "" {
+		o.SetLabels(map[string]string{volume.LabelSnapshotManagedBy: node})
+	}
+	return o
+}
+
+// TestSnapshots: the watch begins with the first question and brings the nodes.
+func TestSnapshots(t *testing.T) {
+	kinds := map[schema.GroupVersionResource]string{snapshotContents: "VolumeSnapshotContentList"}
+	client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds,
+		snapshotContent("c1", "monday", "n1"), snapshotContent("c2", "central", ""))
+	changed := make(chan struct{}, 16)
+	s := newSnapshots(t.Context(), nil, func() { changed <- struct{}{} })
+	s.client = func() (dynamic.Interface, error) { return client, nil }
+	if _, ok := s.NodeOf("default", "monday"); ok {
+		t.Log("the watch was faster than the question")
+	}
+	<-changed
+	<-changed
+	cases := map[string]struct{ namespace, name, want string }{
+		"of a node":      {"default", "monday", "n1"},
+		"of a service":   {"default", "central", ""},
+		"unknown":        {"default", "tuesday", ""},
+		"another's name": {"other", "monday", ""},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got, ok := s.NodeOf(tc.namespace, tc.name); got != tc.want || ok != (tc.want != "") {
+				t.Errorf("node %q, %t; want %q", got, ok, tc.want)
+			}
+		})
+	}
+	if _, err := client.Resource(snapshotContents).Update(t.Context(), snapshotContent("c2", "central", "n2"), metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	<-changed
+	if got, _ := s.NodeOf("default", "central"); got != "n2" {
+		t.Errorf("node %q after the label came, want n2", got)
+	}
+	for _, o := range s.informer.GetStore().List() {
+		if _, there, _ := unstructured.NestedString(o.(*unstructured.Unstructured).Object, "spec", "secret"); there {
+			t.Error("more is kept than is read")
+		}
+	}
+	none := newSnapshots(t.Context(), nil, func() {})
+	if node, ok := none.NodeOf("default", "monday"); ok {
+		t.Errorf("without a client the snapshot is on %q", node)
+	}
+}
