@@ -111,7 +111,14 @@ func (t *teller) explain(ctx context.Context) {
 			t.more("claim %s: %s, volume %q, selected node %q", c.Name, c.Status.Phase, c.Spec.VolumeName, c.Annotations[volume.AnnSelectedNode])
 		}
 	}
-	events, err := t.client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "type=Warning"})
+	volumes, err := t.client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
+	if err == nil {
+		for _, pv := range volumes.Items {
+			t.more("volume %s: %s on %s", pv.Name, pv.Status.Phase, nodeOf(&pv))
+		}
+	}
+	// Those of volumes, which have no namespace, are in another one than the story's.
+	events, err := t.client.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "type=Warning"})
 	if err == nil {
 		for _, e := range events.Items {
 			t.more("event %s on %s %s: %s", e.Reason, e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Message)
