@@ -199,7 +199,7 @@ func checkNeeds(t *testing.T, objects []runtime.Object, account string, builtin 
 		if n.namespace != "" {
 			rules = append(rules, inNamespace[n.namespace]...)
 		}
-		for _, verb := range strings.Fields(n.verbs) {
+		for verb := range strings.FieldsSeq(n.verbs) {
 			if !slices.ContainsFunc(rules, func(r rbacv1.PolicyRule) bool { return grants(r, n, verb) }) {
 				t.Errorf("%s needs %s on %s.%s for %s", account, verb, n.resource, n.group, n.by)
 			}

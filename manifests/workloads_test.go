@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -135,8 +135,8 @@ func TestSchedulerPods(t *testing.T) {
 // do not rely on it.
 func TestClaimLabelPolicy(t *testing.T) {
 	objects := render(t)
-	policies := of[*admissionv1.MutatingAdmissionPolicy](objects)
-	bindings := of[*admissionv1.MutatingAdmissionPolicyBinding](objects)
+	policies := of[*admissionregistrationv1.MutatingAdmissionPolicy](objects)
+	bindings := of[*admissionregistrationv1.MutatingAdmissionPolicyBinding](objects)
 	if len(policies) != 1 || len(bindings) != 1 {
 		t.Fatalf("want one policy and one binding, got %d and %d", len(policies), len(bindings))
 	}
@@ -144,7 +144,7 @@ func TestClaimLabelPolicy(t *testing.T) {
 	if policy.Name != volume.ClaimLabelPolicy || binding.Name != volume.ClaimLabelPolicy || binding.Spec.PolicyName != policy.Name {
 		t.Errorf("policy %s, binding %s of %s: agents look for %s", policy.Name, binding.Name, binding.Spec.PolicyName, volume.ClaimLabelPolicy)
 	}
-	if *policy.Spec.FailurePolicy != admissionv1.Ignore {
+	if *policy.Spec.FailurePolicy != admissionregistrationv1.Ignore {
 		t.Errorf("failurePolicy %s: what goes wrong here must refuse no claim", *policy.Spec.FailurePolicy)
 	}
 	if binding.Spec.MatchResources != nil {

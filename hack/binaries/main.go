@@ -36,7 +36,8 @@ func look(arch string, files []string) error {
 		if err != nil {
 			return fmt.Errorf("looking at a program: %w", err)
 		}
-		fmt.Fprintf(os.Stdout, "%-24s static %s %4d MiB\n", filepath.Base(name), arch, info.Size()>>20)
+		_, err = fmt.Fprintf(os.Stdout, "%-24s static %s %4d MiB\n", filepath.Base(name), arch, info.Size()>>20)
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
@@ -46,7 +47,7 @@ func judge(name string, want elf.Machine) error {
 	if err != nil {
 		return fmt.Errorf("reading the program: %w", err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was read only
 	if f.Machine != want {
 		return fmt.Errorf("it is for %s, not %s", f.Machine, want)
 	}

@@ -59,7 +59,8 @@ func Execute(cmd *cobra.Command) int {
 		return 1
 	}
 	// Nothing ran, and nobody but the person who typed it has to know.
-	fmt.Fprintf(cmd.ErrOrStderr(), "%s: %v\nSee %s --help.\n", cmd.Name(), err, cmd.Name())
+	// Whom it could be told to instead is nobody.
+	_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "%s: %v\nSee %s --help.\n", cmd.Name(), err, cmd.Name())
 	return 1
 }
 
@@ -146,7 +147,7 @@ func (s Spec) serve(ctx context.Context) error {
 	case err = <-served:
 		return fmt.Errorf("--http-address: %w", err)
 	}
-	endpoints.close()
+	endpoints.close(context.WithoutCancel(ctx))
 	if ctx.Err() != nil && err == nil {
 		logger.Info("program ended as asked")
 	}

@@ -151,6 +151,7 @@ func TestMain(m *testing.M) {
 
 // TestProcess: exit statuses and last words of real processes.
 func TestProcess(t *testing.T) {
+	t.Parallel()
 	cases := map[string]struct {
 		reason, berth string
 		args          []string

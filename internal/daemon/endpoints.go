@@ -122,12 +122,12 @@ func (e *Endpoints) serve() <-chan error {
 	return failed
 }
 
-func (e *Endpoints) close() {
+// close ends the server; ctx outlives the program, whose time is over.
+func (e *Endpoints) close(ctx context.Context) {
 	if e.server == nil {
 		return
 	}
-	// Its own time, since that of the program is over.
-	ctx, cancel := context.WithTimeout(context.Background(), lastAnswers)
+	ctx, cancel := context.WithTimeout(ctx, lastAnswers)
 	defer cancel()
 	if err := e.server.Shutdown(ctx); err != nil {
 		_ = e.server.Close() // the process ends
