@@ -74,7 +74,7 @@ tests "node agent: a crowd of pods, a driver that fails" 10 1 nodeagent .
 tests "node agent: killed at every step" 6 1 nodeagent/apply .
 tests "node agent: records, torn and old" 2 1 nodeagent/record .
 tests "provisioning: a fault at every call" 6 1 controller/provision .
-tests "cluster work: never over-committed" 6 10 controller/cluster .
+tests "cluster work: never over-committed" 6 2 controller/cluster .
 tests "scheduler: verdicts against every choice" 7 5 scheduler/binding .
 tests "scheduler: ledger interleavings, index against scan" 8 5 scheduler/cache .
 for package in volume driver nodeagent/record; do
