@@ -83,8 +83,9 @@ func (o *options) sandbox() (sandbox.Options, error) {
 
 // optional names the components that can be left out.
 func optional() []string {
-	var names []string
-	for _, c := range sandbox.Components() {
+	all := sandbox.Components()
+	names := make([]string, 0, len(all))
+	for _, c := range all {
 		names = append(names, string(c))
 	}
 	return names

@@ -149,9 +149,9 @@ func (r *rig) point(name string, after, isCall bool) error {
 			return status.Error(codes.Unavailable, "lost")
 		}
 		return status.Error(codes.Internal, "broken")
-	default:
-		return nil
+	case none:
 	}
+	return nil
 }
 
 // Get and Update make the rig the runner's record.

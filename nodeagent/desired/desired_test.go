@@ -37,9 +37,6 @@ func (o *objects) PersistentVolume(name string) (*corev1.PersistentVolume, bool)
 func (o *objects) CSIDriver(string) *storagev1.CSIDriver { return o.driver }
 func (o *objects) Node() *corev1.Node                    { return o.node }
 
-//go:fix inline
-func ptr[T any](v T) *T { return new(v) }
-
 func quantity(n int64) resource.Quantity { return *resource.NewQuantity(n, resource.BinarySI) }
 
 // good is a pod with one bound volume, which nothing is wrong with.
@@ -114,21 +111,21 @@ func TestWanted(t *testing.T) {
 		},
 		"ReadOnlyVolume": {"the volume asks for it", func(o *objects) { o.pv().Spec.CSI.ReadOnly = true }, func(w *plan.Wanted) { w.Pods[0].ReadOnly = true }},
 		"Block": {"a raw device", func(o *objects) {
-			o.pv().Spec.VolumeMode = ptr(corev1.PersistentVolumeBlock)
+			o.pv().Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
 			o.spec().Containers = []corev1.Container{{VolumeDevices: []corev1.VolumeDevice{{Name: "v"}}}}
 		}, func(w *plan.Wanted) { w.Block = true }},
 		"FSGroup": {"the pod's group and policy", func(o *objects) {
-			o.spec().SecurityContext = &corev1.PodSecurityContext{FSGroup: new(int64(7)), FSGroupChangePolicy: ptr(corev1.FSGroupChangeOnRootMismatch)}
+			o.spec().SecurityContext = &corev1.PodSecurityContext{FSGroup: new(int64(7)), FSGroupChangePolicy: new(corev1.FSGroupChangeOnRootMismatch)}
 		}, func(w *plan.Wanted) { w.Pods[0].FSGroup, w.Pods[0].FSGroupIfRootDiffers = new(int64(7)), true }},
 		"FSGroupPolicyNone": {
-			"the driver forbids it", func(o *objects) { o.driver.Spec.FSGroupPolicy = ptr(storagev1.NoneFSGroupPolicy) },
+			"the driver forbids it", func(o *objects) { o.driver.Spec.FSGroupPolicy = new(storagev1.NoneFSGroupPolicy) },
 			func(w *plan.Wanted) { w.ChownToFSGroup = false },
 		},
 		"FSGroupDefaultShared": {"a shared volume is left alone", func(o *objects) {
 			o.pv().Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 		}, func(w *plan.Wanted) { w.ChownToFSGroup, w.AccessMode = false, "ReadWriteMany" }},
 		"FSGroupFile": {"the driver wants it always", func(o *objects) {
-			o.driver.Spec.FSGroupPolicy = ptr(storagev1.FileFSGroupPolicy)
+			o.driver.Spec.FSGroupPolicy = new(storagev1.FileFSGroupPolicy)
 			o.pv().Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 		}, func(w *plan.Wanted) { w.AccessMode = "ReadWriteMany" }},
 		"PodInfo": {"the driver asks who uses it", func(o *objects) { o.driver.Spec.PodInfoOnMount = new(true) }, func(w *plan.Wanted) {
@@ -199,7 +196,7 @@ func TestProblems(t *testing.T) {
 		"Inline": {"not served yet", func(o *objects) {
 			o.spec().Volumes[0].VolumeSource = corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "x"}}
 		}, volume.ReasonNotCSI, "inline", false},
-		"BlockMounted": {"a device cannot be mounted", func(o *objects) { o.pv().Spec.VolumeMode = ptr(corev1.PersistentVolumeBlock) }, volume.ReasonVolumeMode, "volumeMounts", false},
+		"BlockMounted": {"a device cannot be mounted", func(o *objects) { o.pv().Spec.VolumeMode = new(corev1.PersistentVolumeBlock) }, volume.ReasonVolumeMode, "volumeMounts", false},
 		"FileAsDevice": {"a filesystem is no device", func(o *objects) {
 			o.spec().Containers[0].VolumeDevices = []corev1.VolumeDevice{{Name: "v"}}
 		}, volume.ReasonVolumeMode, "volumeDevices", false},

@@ -35,9 +35,6 @@ func info(driver, id string, limit int32, topology map[string]string) Info {
 	return Info{Driver: driver, NodeID: id, MaxVolumes: limit, Topology: topology}
 }
 
-//go:fix inline
-func ptr[T any](v T) *T { return new(v) }
-
 func TestInstallOnNode(t *testing.T) {
 	cases := map[string]struct {
 		reason    string

@@ -217,7 +217,7 @@ func (w *world) capacity(node string) int64 {
 func (w *world) remove(pod, claim string) {
 	w.t.Helper()
 	now := int64(0)
-	if err := w.client.CoreV1().Pods(namespace).Delete(w.t.Context(), pod, metav1.DeleteOptions{GracePeriodSeconds: ptr(int64(1))}); err != nil {
+	if err := w.client.CoreV1().Pods(namespace).Delete(w.t.Context(), pod, metav1.DeleteOptions{GracePeriodSeconds: new(int64(1))}); err != nil {
 		w.t.Fatal(err)
 	}
 	if err := w.client.CoreV1().PersistentVolumeClaims(namespace).Delete(w.t.Context(), claim, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
@@ -231,5 +231,3 @@ func (w *world) remove(pod, claim string) {
 		return len(pvs.Items) == 0, fmt.Sprintf("%d volumes", len(pvs.Items))
 	})
 }
-
-func ptr[T any](v T) *T { return &v }

@@ -61,12 +61,21 @@ func TestAllAtOnce(t *testing.T) {
 		args   []string
 		want   []string
 	}{
-		"berth-agent": {"its own and the common ones", []string{"--node-name=A B", "--pool-dir=pool", "--kube-api-qps=0", "--logging-format=xml"},
-			[]string{`--node-name: "A B"`, `--pool-dir: "pool" is not an absolute path`, "--kube-api-qps", "--logging-format", "--help"}},
-		"berth-scheduler": {"its own and Kubernetes'", []string{"--cluster-lease-namespace=A B", "--secure-port=70000"},
-			[]string{`--cluster-lease-namespace: "A B"`, "--secure-port"}},
-		"berth-sandbox": {"of a cluster", []string{"up", "--nodes=-1", "--pool-size=lots", "--without=kubelet"},
-			[]string{"--nodes: -1", `--pool-size: "lots"`, `--without: "kubelet"`}},
+		"berth-agent": {
+			"its own and the common ones",
+			[]string{"--node-name=A B", "--pool-dir=pool", "--kube-api-qps=0", "--logging-format=xml"},
+			[]string{`--node-name: "A B"`, `--pool-dir: "pool" is not an absolute path`, "--kube-api-qps", "--logging-format", "--help"},
+		},
+		"berth-scheduler": {
+			"its own and Kubernetes'",
+			[]string{"--cluster-lease-namespace=A B", "--secure-port=70000"},
+			[]string{`--cluster-lease-namespace: "A B"`, "--secure-port"},
+		},
+		"berth-sandbox": {
+			"of a cluster",
+			[]string{"up", "--nodes=-1", "--pool-size=lots", "--without=kubelet"},
+			[]string{"--nodes: -1", `--pool-size: "lots"`, `--without: "kubelet"`},
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -112,7 +121,7 @@ func TestWithoutAPIServer(t *testing.T) {
 	if status, body := get(t, agent.http()+"/healthz"); status != http.StatusOK {
 		t.Errorf("it does not live: %d %s", status, body)
 	}
-	agent.end(t, syscall.SIGTERM, 0)
+	agent.end(t, syscall.SIGTERM)
 }
 
 // cluster is a control plane with the manifests, one Node that nobody serves, and
@@ -163,7 +172,7 @@ func agentManners(t *testing.T, c *sandbox.Cluster, client kubernetes.Interface)
 	wantMetrics(t, agent.http()+"/metrics",
 		`berth_build_info{go_version="`, `csi_sidecar_operations_seconds_count{`, `grpc_status_code="OK"`,
 		`controller_runtime_reconcile_total{controller="`, `workqueue_depth{controller="`, "rest_client_requests_total{", "process_start_time_seconds ")
-	agent.end(t, syscall.SIGTERM, 0)
+	agent.end(t, syscall.SIGTERM)
 	agent.wantJSON(t)
 	agent.wantSilent(t, secret)
 }
@@ -188,7 +197,7 @@ func schedulerManners(t *testing.T, c *sandbox.Cluster, client kubernetes.Interf
 	wantMetrics(t, url+"/metrics",
 		`berth_build_info{go_version="`, `leader_election_master_status{name="berth-cluster"} 1`, `leader_election_master_status{name="kube-scheduler"} 1`,
 		"scheduler_pending_pods{", "workqueue_depth{", "rest_client_requests_total{", `kubernetes_build_info{`)
-	scheduler.end(t, syscall.SIGTERM, 0)
+	scheduler.end(t, syscall.SIGTERM)
 	// The next one need not wait until they run out.
 	for _, name := range []string{"berth-cluster", "berth-scheduler"} {
 		if got := lease(t, client, name).holder; got != "" {
@@ -226,5 +235,5 @@ func aloneManners(t *testing.T, c *sandbox.Cluster, client kubernetes.Interface)
 	scheduler := start(t, "berth-scheduler", "--config="+schedulerConfig(t, kubeconfig), "--leader-elect=false", "--cluster-work=false",
 		"--bind-address=127.0.0.1", "--secure-port="+port(address))
 	scheduler.await(t, "ready", func() bool { status, _ := get(t, "https://"+address+"/readyz"); return status == http.StatusOK })
-	scheduler.end(t, os.Interrupt, 0)
+	scheduler.end(t, os.Interrupt)
 }
