@@ -232,9 +232,8 @@ func (o *option) reset(c *Claim) {
 type cause int
 
 const (
-	causeNone cause = iota
 	// What keeps a claim from being provisioned.
-	causeNoVolume
+	causeNoVolume cause = iota + 1
 	causeTopology
 	causeSource
 	// What ties a claim to other places.

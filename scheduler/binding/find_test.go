@@ -123,8 +123,8 @@ func segment(host, pool string, available int64) segmentAt {
 	return segmentAt{host, Segment{Pool: pool, Available: available, Capacity: available}}
 }
 
-func bound(name string, v *Volume) Claim {
-	return claim(name, "", gib, func(c *Claim) { c.Volume, c.VolumeName = v, "pv-"+name })
+func bound(v *Volume) Claim {
+	return claim("a", "", gib, func(c *Claim) { c.Volume, c.VolumeName = v, "pv-a" })
 }
 
 // answer is a verdict in words.
@@ -166,120 +166,188 @@ func TestFind(t *testing.T) {
 		segments       map[string][]segmentAt
 		want           []string
 	}{
-		"bound here": {reason: "the volume is where the node is",
-			bound: []Claim{bound("a", pv("pv-a", "", gib, "n1"))}},
-		"bound everywhere": {reason: "a volume without affinity reaches every node",
-			bound: []Claim{bound("a", pv("pv-a", "", gib, ""))}},
-		"bound elsewhere": {reason: "the detail names the volume and its place, not the node",
-			bound: []Claim{bound("a", pv("pv-a", "", gib, "n2"))},
-			want:  []string{"NodeAffinity: claim default/a is bound to pv-a, at host=n2"}},
-		"bound to nothing": {reason: "a missing volume refuses every node",
-			bound: []Claim{bound("a", nil)},
-			want:  []string{"VolumeMissing: claim default/a is bound to pv-a"}},
-		"both causes": {reason: "delayed claims are judged beside bound ones",
-			bound:   []Claim{bound("a", pv("pv-a", "", gib, "n2"))},
+		"bound here": {
+			reason: "the volume is where the node is",
+			bound:  []Claim{bound(pv("pv-a", "", gib, "n1"))},
+		},
+		"bound everywhere": {
+			reason: "a volume without affinity reaches every node",
+			bound:  []Claim{bound(pv("pv-a", "", gib, ""))},
+		},
+		"bound elsewhere": {
+			reason: "the detail names the volume and its place, not the node",
+			bound:  []Claim{bound(pv("pv-a", "", gib, "n2"))},
+			want:   []string{"NodeAffinity: claim default/a is bound to pv-a, at host=n2"},
+		},
+		"bound to nothing": {
+			reason: "a missing volume refuses every node",
+			bound:  []Claim{bound(nil)},
+			want:   []string{"VolumeMissing: claim default/a is bound to pv-a"},
+		},
+		"both causes": {
+			reason:  "delayed claims are judged beside bound ones",
+			bound:   []Claim{bound(pv("pv-a", "", gib, "n2"))},
 			delayed: []Claim{claim("b", "local", gib)},
-			want: []string{"NodeAffinity: claim default/a is bound to pv-a, at host=n2",
-				"NoMatchingVolume: claim default/b asks 1 GiB"}},
-		"smallest fit": {reason: "the smallest volume that is large enough, ties by name",
+			want: []string{
+				"NodeAffinity: claim default/a is bound to pv-a, at host=n2",
+				"NoMatchingVolume: claim default/b asks 1 GiB",
+			},
+		},
+		"smallest fit": {
+			reason:  "the smallest volume that is large enough, ties by name",
 			delayed: []Claim{claim("a", "local", 2*gib)},
 			volumes: []*Volume{pv("big", "local", 9*gib, "n1"), pv("z", "local", 3*gib, "n1"), pv("y", "local", 3*gib, "n1"), pv("tiny", "local", gib, "n1")},
-			want:    []string{"default/a on y"}},
-		"other class": {reason: "a volume of another class is never taken",
+			want:    []string{"default/a on y"},
+		},
+		"other class": {
+			reason:  "a volume of another class is never taken",
 			delayed: []Claim{claim("a", "local", gib)}, volumes: []*Volume{pv("x", "other", gib, "n1")},
-			want: []string{"NoMatchingVolume: claim default/a asks 1 GiB"}},
-		"selector": {reason: "the claim's selector holds",
+			want: []string{"NoMatchingVolume: claim default/a asks 1 GiB"},
+		},
+		"selector": {
+			reason:  "the claim's selector holds",
 			delayed: []Claim{claim("a", "local", gib, func(c *Claim) { c.Selector = blue })},
-			volumes: []*Volume{pv("plain", "local", gib, "n1"), blueVolume}, want: []string{"default/a on blue"}},
-		"volume mode": {reason: "a block claim takes a block volume alone",
+			volumes: []*Volume{pv("plain", "local", gib, "n1"), blueVolume}, want: []string{"default/a on blue"},
+		},
+		"volume mode": {
+			reason:  "a block claim takes a block volume alone",
 			delayed: []Claim{claim("a", "local", gib, func(c *Claim) { c.Block = true })},
-			volumes: []*Volume{pv("plain", "local", gib, "n1"), block}, want: []string{"default/a on block"}},
-		"attributes class": {reason: "attributes classes are equal or there is no match",
+			volumes: []*Volume{pv("plain", "local", gib, "n1"), block}, want: []string{"default/a on block"},
+		},
+		"attributes class": {
+			reason:  "attributes classes are equal or there is no match",
 			delayed: []Claim{claim("a", "local", gib, func(c *Claim) { c.AttributesClass = "gold" })},
-			volumes: []*Volume{pv("plain", "local", gib, "n1"), gold}, want: []string{"default/a on gold"}},
-		"access modes": {reason: "the volume offers every mode asked",
+			volumes: []*Volume{pv("plain", "local", gib, "n1"), gold}, want: []string{"default/a on gold"},
+		},
+		"access modes": {
+			reason:  "the volume offers every mode asked",
 			delayed: []Claim{claim("a", "local", gib, func(c *Claim) { c.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany} })},
 			volumes: []*Volume{pv("plain", "local", gib, "n1")},
-			want:    []string{"NoMatchingVolume: claim default/a asks 1 GiB"}},
-		"only one of two": {reason: "one volume serves one claim",
+			want:    []string{"NoMatchingVolume: claim default/a asks 1 GiB"},
+		},
+		"only one of two": {
+			reason:  "one volume serves one claim",
 			delayed: []Claim{claim("a", "local", gib), claim("b", "local", gib)},
 			volumes: []*Volume{pv("x", "local", gib, "n1")},
-			want:    []string{"NoMatchingVolume: claims default/a, default/b ask 2 GiB together"}},
-		"greedy is wrong": {reason: "the claim with a choice leaves the volume to the one without (upstream refuses)",
+			want:    []string{"NoMatchingVolume: claims default/a, default/b ask 2 GiB together"},
+		},
+		"greedy is wrong": {
+			reason:  "the claim with a choice leaves the volume to the one without (upstream refuses)",
 			delayed: []Claim{claim("any", "local", gib), claim("picky", "local", gib, func(c *Claim) { c.Selector = blue })},
 			volumes: []*Volume{blueVolume, pv("large", "local", 9*gib, "n1")},
-			want:    []string{"default/any on large", "default/picky on blue"}},
-		"static and dynamic": {reason: "what finds no volume is provisioned",
+			want:    []string{"default/any on large", "default/picky on blue"},
+		},
+		"static and dynamic": {
+			reason:  "what finds no volume is provisioned",
 			delayed: []Claim{claim("a", "berth", gib, dynamic), claim("b", "berth", 2*gib, dynamic)},
 			volumes: []*Volume{pv("x", "berth", gib, "n1")}, segments: map[string][]segmentAt{"berth": {segment("n1", "p", 2*gib)}},
-			want: []string{"default/a on x", "default/b provisioned in p"}},
-		"the large one is matched": {reason: "greedy gives the volume to the small claim and leaves too much to the pool",
+			want: []string{"default/a on x", "default/b provisioned in p"},
+		},
+		"the large one is matched": {
+			reason:  "greedy gives the volume to the small claim and leaves too much to the pool",
 			delayed: []Claim{claim("a", "berth", gib, dynamic), claim("b", "berth", 4*gib, dynamic)},
 			volumes: []*Volume{pv("x", "berth", 5*gib, "n1")}, segments: map[string][]segmentAt{"berth": {segment("n1", "p", 2*gib)}},
-			want: []string{"default/a provisioned in p", "default/b on x"}},
-		"no room": {reason: "the detail says the most that any node has",
+			want: []string{"default/a provisioned in p", "default/b on x"},
+		},
+		"no room": {
+			reason:   "the detail says the most that any node has",
 			delayed:  []Claim{claim("a", "berth", 3*gib, dynamic)},
 			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 2*gib), segment("n2", "q", 8*gib)}},
-			want:     []string{"NotEnoughCapacity: claim default/a asks 3 GiB; the freest pool of class berth has 8 GiB"}},
-		"no room together": {reason: "each fits, both do not (upstream accepts)",
+			want:     []string{"NotEnoughCapacity: claim default/a asks 3 GiB; the freest pool of class berth has 8 GiB"},
+		},
+		"no room together": {
+			reason:   "each fits, both do not (upstream accepts)",
 			delayed:  []Claim{claim("a", "berth", 3*gib, dynamic), claim("b", "berth", 2*gib, dynamic)},
 			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 4*gib)}},
-			want:     []string{"NotEnoughCapacity: claims default/a, default/b ask 5 GiB together; the freest pool of class berth has 4 GiB"}},
-		"two classes, one pool": {reason: "classes that share a pool share its bytes",
+			want:     []string{"NotEnoughCapacity: claims default/a, default/b ask 5 GiB together; the freest pool of class berth has 4 GiB"},
+		},
+		"two classes, one pool": {
+			reason:   "classes that share a pool share its bytes",
 			delayed:  []Claim{claim("a", "fast", 3*gib, dynamic), claim("b", "slow", 2*gib, dynamic)},
 			segments: map[string][]segmentAt{"fast": {segment("n1", "p", 4*gib)}, "slow": {segment("n1", "p", 4*gib)}},
-			want:     []string{"NotEnoughCapacity: claims default/a, default/b ask 5 GiB together; the freest pool of class fast has 4 GiB"}},
-		"two pools": {reason: "a class with two pools on the node packs both",
+			want:     []string{"NotEnoughCapacity: claims default/a, default/b ask 5 GiB together; the freest pool of class fast has 4 GiB"},
+		},
+		"two pools": {
+			reason:   "a class with two pools on the node packs both",
 			delayed:  []Claim{claim("a", "berth", 3*gib, dynamic), claim("b", "berth", 2*gib, dynamic), claim("c", "berth", 2*gib, dynamic)},
 			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 3*gib), segment("n1", "q", 4*gib)}},
-			want:     []string{"default/a provisioned in p", "default/b provisioned in q", "default/c provisioned in q"}},
-		"largest volume": {reason: "maximumVolumeSize bounds each claim",
+			want:     []string{"default/a provisioned in p", "default/b provisioned in q", "default/c provisioned in q"},
+		},
+		"largest volume": {
+			reason:   "maximumVolumeSize bounds each claim",
 			delayed:  []Claim{claim("a", "berth", 3*gib, dynamic)},
 			segments: map[string][]segmentAt{"berth": {{"n1", Segment{Pool: "p", Available: 9 * gib, Bounded: true, MaximumVolumeSize: 2 * gib}}}},
-			want:     []string{"NotEnoughCapacity: claim default/a asks 3 GiB; the freest pool of class berth has 9 GiB"}},
-		"no volume possible": {reason: "a published maximum of zero is not unlimited",
+			want:     []string{"NotEnoughCapacity: claim default/a asks 3 GiB; the freest pool of class berth has 9 GiB"},
+		},
+		"no volume possible": {
+			reason:   "a published maximum of zero is not unlimited",
 			delayed:  []Claim{claim("a", "berth", 3*gib, dynamic)},
 			segments: map[string][]segmentAt{"berth": {{"n1", Segment{Pool: "p", Available: 9 * gib, Bounded: true}}}},
-			want:     []string{"NotEnoughCapacity: claim default/a asks 3 GiB; the freest pool of class berth has 9 GiB"}},
-		"nothing published": {reason: "a driver that tracks capacity and publishes none has none",
+			want:     []string{"NotEnoughCapacity: claim default/a asks 3 GiB; the freest pool of class berth has 9 GiB"},
+		},
+		"nothing published": {
+			reason:  "a driver that tracks capacity and publishes none has none",
 			delayed: []Claim{claim("a", "berth", gib, dynamic)},
-			want:    []string{"NotEnoughCapacity: claim default/a asks 1 GiB; no capacity is published for class berth"}},
-		"not tracked": {reason: "without CSIDriver.spec.storageCapacity nothing is checked",
+			want:    []string{"NotEnoughCapacity: claim default/a asks 1 GiB; no capacity is published for class berth"},
+		},
+		"not tracked": {
+			reason:  "without CSIDriver.spec.storageCapacity nothing is checked",
 			delayed: []Claim{claim("a", "berth", gib, func(c *Claim) { c.Class.Provisions = true })},
-			want:    []string{"default/a provisioned"}},
-		"no size": {reason: "a claim that asks for no size fits",
+			want:    []string{"default/a provisioned"},
+		},
+		"no size": {
+			reason:  "a claim that asks for no size fits",
 			delayed: []Claim{claim("a", "berth", 0, dynamic, func(c *Claim) { c.HasRequest = false })},
-			want:    []string{"default/a provisioned"}},
-		"topology": {reason: "the class allows other nodes only",
+			want:    []string{"default/a provisioned"},
+		},
+		"topology": {
+			reason:  "the class allows other nodes only",
 			delayed: []Claim{claim("a", "berth", gib, zone1)},
-			want:    []string{"TopologyNotAllowed: claim default/a: class berth allows only zone=z1"}},
-		"selected elsewhere": {reason: "a provisioner is at work on another node, and no static volume helps",
+			want:    []string{"TopologyNotAllowed: claim default/a: class berth allows only zone=z1"},
+		},
+		"selected elsewhere": {
+			reason:  "a provisioner is at work on another node, and no static volume helps",
 			delayed: []Claim{claim("a", "local", gib, func(c *Claim) { c.SelectedNode = "n9" })}, volumes: []*Volume{pv("x", "local", gib, "n1")},
-			want: []string{"SelectedElsewhere: claim default/a is being provisioned on n9"}},
-		"selected here": {reason: "the ledger holds the claim's bytes already, so a full pool does not refuse it",
+			want: []string{"SelectedElsewhere: claim default/a is being provisioned on n9"},
+		},
+		"selected here": {
+			reason:   "the ledger holds the claim's bytes already, so a full pool does not refuse it",
 			delayed:  []Claim{claim("a", "berth", 3*gib, dynamic, func(c *Claim) { c.SelectedNode = "n1" })},
 			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 0)}},
-			want:     []string{"default/a provisioned"}},
-		"reserved here": {reason: "a volume that names the claim is taken, whatever its labels",
+			want:     []string{"default/a provisioned"},
+		},
+		"reserved here": {
+			reason:  "a volume that names the claim is taken, whatever its labels",
 			delayed: []Claim{claim("a", "local", gib, func(c *Claim) { c.Reserved, c.Selector = pv("mine", "local", gib, "n1"), blue })},
-			volumes: []*Volume{pv("x", "local", gib, "n1")}, want: []string{"default/a on mine"}},
-		"reserved elsewhere": {reason: "no other volume is taken and none provisioned (upstream provisions)",
+			volumes: []*Volume{pv("x", "local", gib, "n1")}, want: []string{"default/a on mine"},
+		},
+		"reserved elsewhere": {
+			reason:  "no other volume is taken and none provisioned (upstream provisions)",
 			delayed: []Claim{claim("a", "berth", gib, dynamic, func(c *Claim) { c.Reserved = pv("mine", "berth", gib, "n2") })},
-			want:    []string{"NoMatchingVolume: claim default/a has mine reserved, at host=n2"}},
-		"source here": {reason: "a snapshot that is here can be restored here",
+			want:    []string{"NoMatchingVolume: claim default/a has mine reserved, at host=n2"},
+		},
+		"source here": {
+			reason:   "a snapshot that is here can be restored here",
 			delayed:  []Claim{claim("a", "berth", gib, dynamic, func(c *Claim) { c.Source = &Source{"snapshot default/s", on("n1")} })},
 			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 2*gib)}},
-			want:     []string{"default/a provisioned in p"}},
-		"source elsewhere": {reason: "the driver could only refuse (upstream tries)",
+			want:     []string{"default/a provisioned in p"},
+		},
+		"source elsewhere": {
+			reason:   "the driver could only refuse (upstream tries)",
 			delayed:  []Claim{claim("a", "berth", gib, dynamic, func(c *Claim) { c.Source = &Source{"snapshot default/s", on("n2")} })},
 			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 2*gib)}},
-			want:     []string{"SourceElsewhere: claim default/a is made from snapshot default/s, at host=n2"}},
-		"reserved too small": {reason: "a reserved volume that cannot serve the claim is as if it were not (upstream)",
+			want:     []string{"SourceElsewhere: claim default/a is made from snapshot default/s, at host=n2"},
+		},
+		"reserved too small": {
+			reason:  "a reserved volume that cannot serve the claim is as if it were not (upstream)",
 			delayed: []Claim{claim("a", "local", 2*gib, func(c *Claim) { c.Reserved = pv("mine", "local", gib, "n1") })},
-			volumes: []*Volume{pv("x", "local", 2*gib, "n1")}, want: []string{"default/a on x"}},
-		"reserved in another class": {reason: "the PV controller would never bind it (upstream does not see it)",
+			volumes: []*Volume{pv("x", "local", 2*gib, "n1")}, want: []string{"default/a on x"},
+		},
+		"reserved in another class": {
+			reason:  "the PV controller would never bind it (upstream does not see it)",
 			delayed: []Claim{claim("a", "local", gib, func(c *Claim) { c.Reserved = pv("mine", "odd", gib, "n1") })},
-			volumes: []*Volume{pv("x", "local", gib, "n1")}, want: []string{"default/a on x"}},
+			volumes: []*Volume{pv("x", "local", gib, "n1")}, want: []string{"default/a on x"},
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -346,7 +414,7 @@ func TestInTree(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := node(tc.host)
 			n.Migrated = tc.migrated
-			got := find(NewPod([]Claim{bound("a", tc.volume)}, nil), n, world{})
+			got := find(NewPod([]Claim{bound(tc.volume)}, nil), n, world{})
 			if diff := gocmp.Diff(tc.want, answer(got)); diff != "" {
 				t.Errorf("%s: (-want +got)\n%s", tc.reason, diff)
 			}
@@ -393,7 +461,7 @@ func TestPlan(t *testing.T) {
 	if plan.Empty() {
 		t.Error("a plan with steps is empty")
 	}
-	if p := Plan("n1", find(NewPod([]Claim{bound("a", pv("x", "", gib, ""))}, nil), node("n1"), w)); !p.Empty() {
+	if p := Plan("n1", find(NewPod([]Claim{bound(pv("x", "", gib, ""))}, nil), node("n1"), w)); !p.Empty() {
 		t.Errorf("bound claims need no step, got %v", p)
 	}
 }
@@ -407,30 +475,52 @@ func TestScore(t *testing.T) {
 		shape    Shape
 		want     int64
 	}{
-		"empty pool": {reason: "a tenth is used", delayed: []Claim{claim("a", "berth", gib, dynamic)},
-			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 10*gib)}}, want: 90},
-		"full pool": {reason: "all is used", delayed: []Claim{claim("a", "berth", 10*gib, dynamic)},
-			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 10*gib)}}, want: 0},
-		"pool counted once": {reason: "two claims of a class share one pool's capacity",
+		"empty pool": {
+			reason: "a tenth is used", delayed: []Claim{claim("a", "berth", gib, dynamic)},
+			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 10*gib)}}, want: 90,
+		},
+		"full pool": {
+			reason: "all is used", delayed: []Claim{claim("a", "berth", 10*gib, dynamic)},
+			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 10*gib)}}, want: 0,
+		},
+		"pool counted once": {
+			reason:   "two claims of a class share one pool's capacity",
 			delayed:  []Claim{claim("a", "berth", gib, dynamic), claim("b", "berth", 4*gib, dynamic)},
-			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 10*gib)}}, want: 50},
-		"static": {reason: "a volume that fits exactly scores least", delayed: []Claim{claim("a", "local", gib)},
-			volumes: []*Volume{pv("x", "local", gib, "n1")}, want: 0},
-		"mean of classes": {reason: "each class weighs the same",
+			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 10*gib)}}, want: 50,
+		},
+		"static": {
+			reason: "a volume that fits exactly scores least", delayed: []Claim{claim("a", "local", gib)},
+			volumes: []*Volume{pv("x", "local", gib, "n1")}, want: 0,
+		},
+		"mean of classes": {
+			reason:   "each class weighs the same",
 			delayed:  []Claim{claim("a", "fast", gib, dynamic), claim("b", "slow", 2*gib, dynamic)},
-			segments: map[string][]segmentAt{"fast": {segment("n1", "p", 10*gib)}, "slow": {segment("n1", "q", 4*gib)}}, want: 70},
-		"fullest": {reason: "a rising shape packs", delayed: []Claim{claim("a", "berth", 4*gib, dynamic)}, shape: Shape{{0, 0}, {100, 10}},
-			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 10*gib)}}, want: 40},
-		"bent": {reason: "between two points the line is straight", delayed: []Claim{claim("a", "berth", 3*gib, dynamic)}, shape: Shape{{20, 8}, {40, 4}, {90, 2}},
-			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 10*gib)}}, want: 60},
-		"before the first point": {reason: "the line is level beyond its ends", delayed: []Claim{claim("a", "berth", gib, dynamic)}, shape: Shape{{20, 8}, {40, 4}},
-			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 10*gib)}}, want: 80},
-		"after the last point": {reason: "the line is level beyond its ends", delayed: []Claim{claim("a", "berth", 9*gib, dynamic)}, shape: Shape{{20, 8}, {40, 4}},
-			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 10*gib)}}, want: 40},
-		"one volume size": {reason: "an object that publishes no capacity counts as full (upstream crashes)", delayed: []Claim{claim("a", "berth", gib, dynamic)},
-			segments: map[string][]segmentAt{"berth": {{"n1", Segment{Pool: "p", Unlimited: true, Bounded: true, MaximumVolumeSize: 9 * gib}}}}, want: 0},
-		"huge": {reason: "a product beyond 64 bits", delayed: []Claim{claim("a", "berth", 1<<60, dynamic)},
-			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 1<<62)}}, want: 75},
+			segments: map[string][]segmentAt{"fast": {segment("n1", "p", 10*gib)}, "slow": {segment("n1", "q", 4*gib)}}, want: 70,
+		},
+		"fullest": {
+			reason: "a rising shape packs", delayed: []Claim{claim("a", "berth", 4*gib, dynamic)}, shape: Shape{{0, 0}, {100, 10}},
+			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 10*gib)}}, want: 40,
+		},
+		"bent": {
+			reason: "between two points the line is straight", delayed: []Claim{claim("a", "berth", 3*gib, dynamic)}, shape: Shape{{20, 8}, {40, 4}, {90, 2}},
+			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 10*gib)}}, want: 60,
+		},
+		"before the first point": {
+			reason: "the line is level beyond its ends", delayed: []Claim{claim("a", "berth", gib, dynamic)}, shape: Shape{{20, 8}, {40, 4}},
+			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 10*gib)}}, want: 80,
+		},
+		"after the last point": {
+			reason: "the line is level beyond its ends", delayed: []Claim{claim("a", "berth", 9*gib, dynamic)}, shape: Shape{{20, 8}, {40, 4}},
+			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 10*gib)}}, want: 40,
+		},
+		"one volume size": {
+			reason: "an object that publishes no capacity counts as full (upstream crashes)", delayed: []Claim{claim("a", "berth", gib, dynamic)},
+			segments: map[string][]segmentAt{"berth": {{"n1", Segment{Pool: "p", Unlimited: true, Bounded: true, MaximumVolumeSize: 9 * gib}}}}, want: 0,
+		},
+		"huge": {
+			reason: "a product beyond 64 bits", delayed: []Claim{claim("a", "berth", 1<<60, dynamic)},
+			segments: map[string][]segmentAt{"berth": {segment("n1", "p", 1<<62)}}, want: 75,
+		},
 		"not tracked": {reason: "no capacity, no score", delayed: []Claim{claim("a", "berth", gib, func(c *Claim) { c.Class.Provisions = true })}, want: 0},
 	}
 	for name, tc := range cases {
@@ -486,14 +576,22 @@ func TestCheckAttach(t *testing.T) {
 		"shared":       {reason: "a volume on the node already adds nothing", limits: map[string]int64{"d": 1}, present: list("d/1"), wanted: list("d/1")},
 		"over already": {reason: "a node over its limit still takes what it has", limits: map[string]int64{"d": 1}, present: list("d/1", "d/2"), wanted: list("d/2")},
 		"other driver": {reason: "drivers are counted apart", limits: map[string]int64{"d": 1}, present: list("e/1", "e/2"), wanted: list("d/1")},
-		"full": {reason: "the text counts what is asked, not what the node has", limits: map[string]int64{"d": 2}, present: list("d/1"), wanted: list("d/2", "d/3"),
-			want: refused("driver d, 2 more asked")},
-		"part is there": {reason: "only what is new is asked", limits: map[string]int64{"d": 2}, present: list("d/1", "d/4"), wanted: list("d/1", "d/2"),
-			want: refused("driver d, 1 more asked")},
-		"zero": {reason: "a limit of zero is not unlimited", limits: map[string]int64{"d": 0}, wanted: list("d/2"),
-			want: refused("driver d, 1 more asked")},
-		"two drivers": {reason: "each driver that is full is named, in one order", limits: map[string]int64{"d": 0, "e": 1}, wanted: list("e/1", "d/2", "e/3"),
-			want: refused("driver d, 1 more asked", "driver e, 2 more asked")},
+		"full": {
+			reason: "the text counts what is asked, not what the node has", limits: map[string]int64{"d": 2}, present: list("d/1"), wanted: list("d/2", "d/3"),
+			want: refused("driver d, 2 more asked"),
+		},
+		"part is there": {
+			reason: "only what is new is asked", limits: map[string]int64{"d": 2}, present: list("d/1", "d/4"), wanted: list("d/1", "d/2"),
+			want: refused("driver d, 1 more asked"),
+		},
+		"zero": {
+			reason: "a limit of zero is not unlimited", limits: map[string]int64{"d": 0}, wanted: list("d/2"),
+			want: refused("driver d, 1 more asked"),
+		},
+		"two drivers": {
+			reason: "each driver that is full is named, in one order", limits: map[string]int64{"d": 0, "e": 1}, wanted: list("e/1", "d/2", "e/3"),
+			want: refused("driver d, 1 more asked", "driver e, 2 more asked"),
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

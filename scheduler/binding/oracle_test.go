@@ -65,7 +65,7 @@ func feasible(claims []Claim, w world, n Node) bool {
 }
 
 // sound checks an answer against the rules, without asking how it was found.
-func sound(claims []Claim, w world, n Node, v Verdict) error {
+func sound(claims []Claim, n Node, v Verdict) error {
 	seen := map[string]bool{}
 	used := map[string]bool{}
 	asked := map[string]int64{}
@@ -161,7 +161,7 @@ func TestFindAgainstEveryChoice(t *testing.T) {
 			return
 		}
 		yes++
-		if err := sound(claims, w, n, got); err != nil {
+		if err := sound(claims, n, got); err != nil {
 			t.Fatalf("seed %d: %v: %v", seed, err, answer(got))
 		}
 		if !greedyAnswers(pod, n, w) {

@@ -142,7 +142,7 @@ func refuseCapacity(together []*Claim, view View) volume.Refusal {
 	if most, ok := view.MostAvailable(class); ok {
 		r.Detail += fmt.Sprintf("; the freest pool of class %s has %s", class.Name, volume.FormatBytes(max(most, 0)))
 	} else {
-		r.Detail += fmt.Sprintf("; no capacity is published for class %s", class.Name)
+		r.Detail += "; no capacity is published for class " + class.Name
 	}
 	return r
 }

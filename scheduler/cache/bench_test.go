@@ -45,7 +45,7 @@ func localClaim(name, class string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name), ResourceVersion: "1"},
 		Spec: corev1.PersistentVolumeClaimSpec{
-			StorageClassName: ptr.To(class), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			StorageClassName: new(class), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")}},
 		},
 	}
@@ -68,7 +68,7 @@ func manyNodes(b *testing.B, s size) (*stores, []binding.Node) {
 		}
 		o := capacityObject("1", numbers("P"+name, "5"))
 		o.Name, o.StorageClassName, o.NodeTopology = name, "dynamic", &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/hostname": name}}
-		o.Capacity = ptr.To(resource.MustParse("100Gi"))
+		o.Capacity = new(resource.MustParse("100Gi"))
 		c.put(o)
 	}
 	return c, nodes
@@ -177,7 +177,8 @@ func BenchmarkOccupancy(b *testing.B) {
 			name := fmt.Sprintf("c%d-%d", i, v)
 			c.set(localClaim(name, "dynamic"))
 			pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{VolumeSource: corev1.VolumeSource{
-				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}})
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name},
+			}})
 		}
 		pods = append(pods, pod)
 	}

@@ -334,8 +334,12 @@ func (c *Cache) load() {
 		store cache.Store
 		sync  func(string)
 	}{
-		{c.stores.nodes, c.syncNode}, {c.stores.capacities, c.syncCapacity}, {c.stores.volumes, c.syncVolume},
-		{c.stores.claims, c.syncClaim}, {c.stores.csiNodes, c.syncCSINode}, {c.stores.attachments, c.syncAttachment},
+		{c.stores.nodes, c.syncNode},
+		{c.stores.capacities, c.syncCapacity},
+		{c.stores.volumes, c.syncVolume},
+		{c.stores.claims, c.syncClaim},
+		{c.stores.csiNodes, c.syncCSINode},
+		{c.stores.attachments, c.syncAttachment},
 	} {
 		for _, key := range s.store.ListKeys() {
 			s.sync(key)

@@ -3,6 +3,7 @@ package cache
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -43,7 +44,7 @@ func newStores(t testing.TB) *stores {
 	s.Cache = c
 	s.set(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: nodeLabels("n1")}})
 	s.set(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "A"}, Provisioner: "d", VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)})
-	s.set(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "d"}, Spec: storagev1.CSIDriverSpec{StorageCapacity: ptr.To(true)}})
+	s.set(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "d"}, Spec: storagev1.CSIDriverSpec{StorageCapacity: new(true)}})
 	return s
 }
 
@@ -94,8 +95,9 @@ func (s *stores) free() int64 {
 func pvc(uid, version, node string) *corev1.PersistentVolumeClaim {
 	c := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c", UID: types.UID(uid), ResourceVersion: version},
-		Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: ptr.To("A"), Resources: corev1.VolumeResourceRequirements{
-			Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("30")}}},
+		Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: new("A"), Resources: corev1.VolumeResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("30")},
+		}},
 	}
 	if node != "" {
 		c.Annotations = map[string]string{volume.AnnSelectedNode: node}
@@ -106,7 +108,7 @@ func pvc(uid, version, node string) *corev1.PersistentVolumeClaim {
 func capacityObject(version string, annotations map[string]string) *storagev1.CSIStorageCapacity {
 	return &storagev1.CSIStorageCapacity{
 		ObjectMeta:       metav1.ObjectMeta{Namespace: "ns", Name: "A-n1", ResourceVersion: version, Annotations: annotations},
-		StorageClassName: "A", Capacity: ptr.To(resource.MustParse("100")),
+		StorageClassName: "A", Capacity: new(resource.MustParse("100")),
 		NodeTopology: &metav1.LabelSelector{MatchLabels: nodeLabels("n1")},
 	}
 }
@@ -115,8 +117,8 @@ func numbers(pool, n string) map[string]string {
 	return map[string]string{volume.AnnotationPool: pool, volume.AnnotationAllocation: n}
 }
 
-func planFor(uid string) binding.BindPlan {
-	return binding.BindPlan{Node: "n1", Selects: []binding.Select{{Claim: "default/c", ClaimUID: uid, Class: "A", Bytes: 30}}}
+func planU1() binding.BindPlan {
+	return binding.BindPlan{Node: "n1", Selects: []binding.Select{{Claim: "default/c", ClaimUID: "u1", Class: "A", Bytes: 30}}}
 }
 
 func TestFirstSnapshotReadsTheStores(t *testing.T) {
@@ -133,7 +135,7 @@ func TestSnapshotNeverChanges(t *testing.T) {
 	s.set(capacityObject("1", numbers("P", "5")))
 	before := s.Snapshot()
 	s.set(pvc("u1", "2", ""))
-	if err := s.Assume(planFor("u1"), "pod"); err != nil {
+	if err := s.Assume(planU1(), "pod"); err != nil {
 		t.Fatal(err)
 	}
 	old, _ := before.MostAvailable(&binding.Class{Name: "A"})
@@ -158,7 +160,7 @@ func TestSnapshotsAreReadWhileTheCacheMovesOn(t *testing.T) {
 		s.set(o)
 	}
 	s.set(pvc("u1", "2", ""))
-	plan := planFor("u1")
+	plan := planU1()
 	var group errgroup.Group
 	for range 4 {
 		group.Go(func() error {
@@ -182,7 +184,7 @@ func TestSnapshotsAreReadWhileTheCacheMovesOn(t *testing.T) {
 			if err := s.Assume(plan, "pod"); err != nil {
 				return err
 			}
-			o := capacityObject(fmt.Sprint(i+2), numbers("Pn1", fmt.Sprint(i+6)))
+			o := capacityObject(strconv.Itoa(i+2), numbers("Pn1", strconv.Itoa(i+6)))
 			o.Name = "n1"
 			s.set(o)
 			s.Forget(plan, "pod")
@@ -201,7 +203,7 @@ func TestClaimReplacedByANamesake(t *testing.T) {
 	s := newStores(t)
 	s.set(capacityObject("1", numbers("P", "5")))
 	s.set(pvc("u1", "2", ""))
-	if err := s.Assume(planFor("u1"), "pod"); err != nil {
+	if err := s.Assume(planU1(), "pod"); err != nil {
 		t.Fatal(err)
 	}
 	// The watch missed the deletion: only the new claim is seen.
@@ -209,22 +211,24 @@ func TestClaimReplacedByANamesake(t *testing.T) {
 	if got := s.free(); got != 100 {
 		t.Errorf("%d free: the new claim inherited the hold of the old one", got)
 	}
-	if err := s.Assume(planFor("u1"), "pod"); err == nil {
+	if err := s.Assume(planU1(), "pod"); err == nil {
 		t.Error("a plan for the old claim was taken for the new one")
 	}
 }
 
 func TestAssumeIsAllOrNothing(t *testing.T) {
 	pv := func(claim string) *corev1.PersistentVolume {
-		p := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v", UID: "uv", ResourceVersion: "3"},
-			Spec: corev1.PersistentVolumeSpec{StorageClassName: "A", Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("50")}}, Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeAvailable}}
+		p := &corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: "v", UID: "uv", ResourceVersion: "3"},
+			Spec:       corev1.PersistentVolumeSpec{StorageClassName: "A", Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("50")}}, Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeAvailable},
+		}
 		if claim != "" {
 			p.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: claim, UID: "other"}
 		}
 		return p
 	}
 	deleting := pvc("u1", "2", "")
-	deleting.DeletionTimestamp = ptr.To(metav1.Now())
+	deleting.DeletionTimestamp = new(metav1.Now())
 	bound := pvc("u1", "2", "")
 	bound.Spec.VolumeName = "elsewhere"
 	cases := map[string]struct {
@@ -247,7 +251,7 @@ func TestAssumeIsAllOrNothing(t *testing.T) {
 			second := pvc("u2", "2", "")
 			second.Name = "d"
 			s.set(second)
-			plan := planFor("u1")
+			plan := planU1()
 			plan.Binds = []binding.Bind{{Claim: "default/d", ClaimUID: "u2", Volume: "v", VolumeUID: "uv"}}
 			tc.change(s)
 			if err := s.Assume(plan, "pod"); err == nil {
@@ -269,8 +273,10 @@ func TestAssumeIsAllOrNothing(t *testing.T) {
 // informer's word.
 func TestAssumedVolume(t *testing.T) {
 	pv := func(version string, change func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
-		p := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v", UID: "uv", ResourceVersion: version},
-			Spec: corev1.PersistentVolumeSpec{StorageClassName: "A", Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("50")}}, Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeAvailable}}
+		p := &corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: "v", UID: "uv", ResourceVersion: version},
+			Spec:       corev1.PersistentVolumeSpec{StorageClassName: "A", Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("50")}}, Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeAvailable},
+		}
 		if change != nil {
 			change(p)
 		}
@@ -353,7 +359,8 @@ func TestTimeEndsAHold(t *testing.T) {
 	s.set(capacityObject("1", nil))
 	s.set(pvc("u1", "2", "n1"))
 	s.set(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v", ResourceVersion: "3"}, Spec: corev1.PersistentVolumeSpec{
-		Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("30")}, ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: "c", UID: "u1"}}})
+		Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("30")}, ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: "c", UID: "u1"},
+	}})
 	if got := s.free(); got != 70 {
 		t.Fatalf("%d free, want 70", got)
 	}

@@ -82,8 +82,10 @@ func (p *truePool) free() int64 {
 var simClasses = []string{"A", "B"}
 
 func newTruth(r *rand.Rand) *truth {
-	w := &truth{r: r, claims: map[string]claimFacts{}, pvs: map[string]volumeFacts{}, caps: map[string]capacityFacts{},
-		pools: map[string]*truePool{}, queues: map[string][]string{}, seen: map[string]bool{}}
+	w := &truth{
+		r: r, claims: map[string]claimFacts{}, pvs: map[string]volumeFacts{}, caps: map[string]capacityFacts{},
+		pools: map[string]*truePool{}, queues: map[string][]string{}, seen: map[string]bool{},
+	}
 	for _, node := range []string{"n1", "n2"} {
 		w.pools["pool-"+node] = &truePool{node: node, total: 100, used: map[string]int64{}}
 		for _, class := range simClasses {
@@ -382,10 +384,4 @@ func settle(w *truth, l *ledger, kinds []string) {
 	}
 }
 
-func lines(log []string) string {
-	out := ""
-	for _, s := range log {
-		out += s + "\n"
-	}
-	return out
-}
+func lines(log []string) string { return strings.Join(log, "\n") }

@@ -36,8 +36,8 @@ func free(l *ledger, class, node string) []int64 {
 	return out
 }
 
-func selected(uid, class, node string, bytes int64) claimFacts {
-	return claimFacts{uid: uid, class: class, selected: node, bytes: bytes, version: "10"}
+func selected(class, node string, bytes int64) claimFacts {
+	return claimFacts{uid: "c", class: class, selected: node, bytes: bytes, version: "10"}
 }
 
 func TestLedger(t *testing.T) {
@@ -50,154 +50,214 @@ func TestLedger(t *testing.T) {
 		want   []int64
 	}{
 		"nothing held": {reason: "the published capacity", steps: func(l *ledger) {}, want: []int64{100}},
-		"selected": {reason: "a selected claim without a volume is held, also after a restart",
-			steps: func(l *ledger) { l.setClaim(selected("c", "A", "n1", 30)) }, want: []int64{70}},
-		"selected before the node is known": {reason: "a hold finds its pool when its node appears",
+		"selected": {
+			reason: "a selected claim without a volume is held, also after a restart",
+			steps:  func(l *ledger) { l.setClaim(selected("A", "n1", 30)) }, want: []int64{70},
+		},
+		"selected before the node is known": {
+			reason: "a hold finds its pool when its node appears",
 			steps: func(l *ledger) {
-				l.setClaim(selected("c", "A", "n2", 30))
+				l.setClaim(selected("A", "n2", 30))
 				l.setCapacity(capacityOf("A", "n2", "P", 5, 100, "1"))
 				l.setNode("n2", nodeLabels("n2"))
-			}, want: []int64{70}},
-		"elsewhere": {reason: "a hold on another node's pool is not felt here",
-			steps: func(l *ledger) { l.setNode("n2", nodeLabels("n2")); l.setClaim(selected("c", "A", "n2", 30)) }, want: []int64{100}},
-		"shared pool": {reason: "a claim of another class on the same pool is held here",
+			}, want: []int64{70},
+		},
+		"elsewhere": {
+			reason: "a hold on another node's pool is not felt here",
+			steps:  func(l *ledger) { l.setNode("n2", nodeLabels("n2")); l.setClaim(selected("A", "n2", 30)) }, want: []int64{100},
+		},
+		"shared pool": {
+			reason: "a claim of another class on the same pool is held here",
 			steps: func(l *ledger) {
 				l.setCapacity(capacityOf("B", "n1", "P", 5, 100, "1"))
-				l.setClaim(selected("c", "B", "n1", 30))
-			}, want: []int64{70}},
-		"reserved": {reason: "a hold starts at Reserve",
-			steps: func(l *ledger) { l.reserve(unselected, "n1", "pod") }, want: []int64{70}},
-		"reserved twice": {reason: "reserving again holds once",
-			steps: func(l *ledger) { l.reserve(unselected, "n1", "pod"); l.reserve(unselected, "n1", "pod") }, want: []int64{70}},
-		"released": {reason: "Unreserve gives the bytes back",
-			steps: func(l *ledger) { l.reserve(unselected, "n1", "pod"); l.release("c", "pod", start) }, want: []int64{100}},
-		"released by one of two": {reason: "two pods may share a claim",
+				l.setClaim(selected("B", "n1", 30))
+			}, want: []int64{70},
+		},
+		"reserved": {
+			reason: "a hold starts at Reserve",
+			steps:  func(l *ledger) { l.reserve(unselected, "n1", "pod") }, want: []int64{70},
+		},
+		"reserved twice": {
+			reason: "reserving again holds once",
+			steps:  func(l *ledger) { l.reserve(unselected, "n1", "pod"); l.reserve(unselected, "n1", "pod") }, want: []int64{70},
+		},
+		"released": {
+			reason: "Unreserve gives the bytes back",
+			steps:  func(l *ledger) { l.reserve(unselected, "n1", "pod"); l.release("c", "pod", start) }, want: []int64{100},
+		},
+		"released by one of two": {
+			reason: "two pods may share a claim",
 			steps: func(l *ledger) {
 				l.reserve(unselected, "n1", "pod")
 				l.reserve(unselected, "n1", "other")
 				l.release("c", "pod", start)
-			}, want: []int64{70}},
-		"written, released": {reason: "the API says selected, so the bytes stay held before the informer knows",
+			}, want: []int64{70},
+		},
+		"written, released": {
+			reason: "the API says selected, so the bytes stay held before the informer knows",
 			steps: func(l *ledger) {
 				l.reserve(unselected, "n1", "pod")
 				l.written("c", "9")
 				l.release("c", "pod", start)
 				l.setClaim(claimFacts{uid: "c", class: "A", bytes: 30, version: "8"})
-			}, want: []int64{70}},
-		"written, given back": {reason: "a newer claim without selection is the provisioner's answer",
+			}, want: []int64{70},
+		},
+		"written, given back": {
+			reason: "a newer claim without selection is the provisioner's answer",
 			steps: func(l *ledger) {
 				l.reserve(unselected, "n1", "pod")
 				l.written("c", "9")
 				l.setClaim(claimFacts{uid: "c", class: "A", bytes: 30, version: "11"})
-			}, want: []int64{100}},
-		"uncertain": {reason: "a write without an answer is held through the grace",
+			}, want: []int64{100},
+		},
+		"uncertain": {
+			reason: "a write without an answer is held through the grace",
 			steps: func(l *ledger) {
 				l.reserve(unselected, "n1", "pod")
 				l.uncertain("c")
 				l.release("c", "pod", start)
 				l.expire(start.Add(l.grace - time.Second))
-			}, want: []int64{70}},
-		"uncertain, expired": {reason: "and not for ever",
+			}, want: []int64{70},
+		},
+		"uncertain, expired": {
+			reason: "and not for ever",
 			steps: func(l *ledger) {
 				l.reserve(unselected, "n1", "pod")
 				l.uncertain("c")
 				l.release("c", "pod", start)
 				l.expire(start.Add(l.grace))
-			}, want: []int64{100}},
-		"uncertain, happened": {reason: "the informer's selection outlives the grace",
+			}, want: []int64{100},
+		},
+		"uncertain, happened": {
+			reason: "the informer's selection outlives the grace",
 			steps: func(l *ledger) {
 				l.reserve(unselected, "n1", "pod")
 				l.uncertain("c")
 				l.release("c", "pod", start)
-				l.setClaim(selected("c", "A", "n1", 30))
+				l.setClaim(selected("A", "n1", 30))
 				l.expire(start.Add(l.grace))
-			}, want: []int64{70}},
-		"unrelated change": {reason: "a label on the claim does not end its reservation",
-			steps: func(l *ledger) { l.reserve(unselected, "n1", "pod"); l.setClaim(unselected) }, want: []int64{70}},
-		"selection removed": {reason: "the provisioner gave the node back",
-			steps: func(l *ledger) { l.setClaim(selected("c", "A", "n1", 30)); l.setClaim(unselected) }, want: []int64{100}},
-		"claim deleted": {reason: "no claim, no hold",
-			steps: func(l *ledger) { l.setClaim(selected("c", "A", "n1", 30)); l.deleteClaim("c") }, want: []int64{100}},
-		"volume not yet published": {reason: "the object does not contain allocation 6",
+			}, want: []int64{70},
+		},
+		"unrelated change": {
+			reason: "a label on the claim does not end its reservation",
+			steps:  func(l *ledger) { l.reserve(unselected, "n1", "pod"); l.setClaim(unselected) }, want: []int64{70},
+		},
+		"selection removed": {
+			reason: "the provisioner gave the node back",
+			steps:  func(l *ledger) { l.setClaim(selected("A", "n1", 30)); l.setClaim(unselected) }, want: []int64{100},
+		},
+		"claim deleted": {
+			reason: "no claim, no hold",
+			steps:  func(l *ledger) { l.setClaim(selected("A", "n1", 30)); l.deleteClaim("c") }, want: []int64{100},
+		},
+		"volume not yet published": {
+			reason: "the object does not contain allocation 6",
 			steps: func(l *ledger) {
-				l.setClaim(selected("c", "A", "n1", 30))
+				l.setClaim(selected("A", "n1", 30))
 				l.setVolume(volumeFacts{name: "pv", claimUID: "c", pool: "P", allocation: 6, bytes: 32})
-			}, want: []int64{68}},
-		"volume published": {reason: "the object contains allocation 5",
+			}, want: []int64{68},
+		},
+		"volume published": {
+			reason: "the object contains allocation 5",
 			steps: func(l *ledger) {
-				l.setClaim(selected("c", "A", "n1", 30))
+				l.setClaim(selected("A", "n1", 30))
 				l.setVolume(volumeFacts{name: "pv", claimUID: "c", pool: "P", allocation: 5, bytes: 32})
-			}, want: []int64{100}},
-		"volume after restart": {reason: "a volume newer than the object is held without its claim",
+			}, want: []int64{100},
+		},
+		"volume after restart": {
+			reason: "a volume newer than the object is held without its claim",
 			steps: func(l *ledger) {
 				l.setVolume(volumeFacts{name: "pv", claimUID: "c", pool: "P", allocation: 6, bytes: 32})
-			}, want: []int64{68}},
-		"object passes": {reason: "the next object contains it",
+			}, want: []int64{68},
+		},
+		"object passes": {
+			reason: "the next object contains it",
 			steps: func(l *ledger) {
 				l.setVolume(volumeFacts{name: "pv", claimUID: "c", pool: "P", allocation: 6, bytes: 32})
 				l.setCapacity(capacityOf("A", "n1", "P", 6, 68, "2"))
-			}, want: []int64{68}},
-		"volume deleted": {reason: "what was never published was free",
+			}, want: []int64{68},
+		},
+		"volume deleted": {
+			reason: "what was never published was free",
 			steps: func(l *ledger) {
 				l.setVolume(volumeFacts{name: "pv", claimUID: "c", pool: "P", allocation: 6, bytes: 32})
 				l.deleteVolume("pv")
-			}, want: []int64{100}},
-		"bound before its volume is seen": {reason: "the claim's event came first: still held",
+			}, want: []int64{100},
+		},
+		"bound before its volume is seen": {
+			reason: "the claim's event came first: still held",
 			steps: func(l *ledger) {
-				c := selected("c", "A", "n1", 30)
+				c := selected("A", "n1", 30)
 				c.volumeName = "pv"
 				l.setClaim(c)
-			}, want: []int64{70}},
-		"volume gone, claim still names it": {reason: "nothing is awaited for a deleted volume",
+			}, want: []int64{70},
+		},
+		"volume gone, claim still names it": {
+			reason: "nothing is awaited for a deleted volume",
 			steps: func(l *ledger) {
-				c := selected("c", "A", "n1", 30)
+				c := selected("A", "n1", 30)
 				l.setClaim(c)
 				l.setVolume(volumeFacts{name: "pv", claimUID: "c", pool: "P", allocation: 5, bytes: 30})
 				l.deleteVolume("pv")
 				c.volumeName = "pv"
 				l.setClaim(c)
-			}, want: []int64{100}},
-		"claim lost": {reason: "the PV controller says that the volume is gone",
+			}, want: []int64{100},
+		},
+		"claim lost": {
+			reason: "the PV controller says that the volume is gone",
 			steps: func(l *ledger) {
-				c := selected("c", "A", "n1", 30)
+				c := selected("A", "n1", 30)
 				c.volumeName, c.lost = "pv", true
 				l.setClaim(c)
-			}, want: []int64{100}},
-		"object deleted and back": {reason: "holds find the object again",
+			}, want: []int64{100},
+		},
+		"object deleted and back": {
+			reason: "holds find the object again",
 			steps: func(l *ledger) {
-				l.setClaim(selected("c", "A", "n1", 30))
+				l.setClaim(selected("A", "n1", 30))
 				l.deleteCapacity(numbered.key)
 				l.setCapacity(numbered)
-			}, want: []int64{70}},
-		"node gone": {reason: "a hold outlives its node's object, for pools that other nodes reach",
-			steps: func(l *ledger) { l.setClaim(selected("c", "A", "n1", 30)); l.deleteNode("n1") }, want: []int64{70}},
-		"no number": {reason: "a volume without number stays held while the object is the same",
+			}, want: []int64{70},
+		},
+		"node gone": {
+			reason: "a hold outlives its node's object, for pools that other nodes reach",
+			steps:  func(l *ledger) { l.setClaim(selected("A", "n1", 30)); l.deleteNode("n1") }, want: []int64{70},
+		},
+		"no number": {
+			reason: "a volume without number stays held while the object is the same",
 			steps: func(l *ledger) {
 				l.setCapacity(capacityOf("A", "n1", "", volume.Unnumbered, 100, "1"))
-				l.setClaim(selected("c", "A", "n1", 30))
+				l.setClaim(selected("A", "n1", 30))
 				l.setVolume(volumeFacts{name: "pv", claimUID: "c", allocation: volume.Unnumbered, bytes: 30})
-			}, want: []int64{70}},
-		"no number, newer object": {reason: "a newer object is taken to contain it",
+			}, want: []int64{70},
+		},
+		"no number, newer object": {
+			reason: "a newer object is taken to contain it",
 			steps: func(l *ledger) {
 				l.setCapacity(capacityOf("A", "n1", "", volume.Unnumbered, 100, "1"))
-				l.setClaim(selected("c", "A", "n1", 30))
+				l.setClaim(selected("A", "n1", 30))
 				l.setVolume(volumeFacts{name: "pv", claimUID: "c", allocation: volume.Unnumbered, bytes: 30})
 				l.setCapacity(capacityOf("A", "n1", "", volume.Unnumbered, 71, "2"))
-			}, want: []int64{71}},
-		"no number, no newer object": {reason: "and the wait is bounded",
+			}, want: []int64{71},
+		},
+		"no number, no newer object": {
+			reason: "and the wait is bounded",
 			steps: func(l *ledger) {
 				l.setCapacity(capacityOf("A", "n1", "", volume.Unnumbered, 100, "1"))
-				l.setClaim(selected("c", "A", "n1", 30))
+				l.setClaim(selected("A", "n1", 30))
 				l.setVolume(volumeFacts{name: "pv", claimUID: "c", allocation: volume.Unnumbered, bytes: 30})
 				l.schedule(start)
 				l.expire(start.Add(l.grace))
-			}, want: []int64{100}},
-		"no number, old volume": {reason: "after a restart the volumes of other drivers hold nothing",
+			}, want: []int64{100},
+		},
+		"no number, old volume": {
+			reason: "after a restart the volumes of other drivers hold nothing",
 			steps: func(l *ledger) {
 				l.setCapacity(capacityOf("A", "n1", "", volume.Unnumbered, 100, "1"))
 				l.setVolume(volumeFacts{name: "pv", claimUID: "c", allocation: volume.Unnumbered, bytes: 30})
-				l.setClaim(selected("c", "A", "n1", 30))
-			}, want: []int64{100}},
+				l.setClaim(selected("A", "n1", 30))
+			}, want: []int64{100},
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

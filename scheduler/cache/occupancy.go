@@ -244,7 +244,7 @@ func (c *Cache) occupancy(t Tenants) *Occupancy {
 // podVolume is the CSI volume of a volume of a pod, and the claim that it comes
 // from; false for one that no driver attaches. It needs mu.
 func (c *Cache) podVolume(pod *corev1.Pod, vol *corev1.Volume) (key volume.Key, claim string, ok bool) {
-	name := ""
+	var name string
 	switch {
 	case vol.PersistentVolumeClaim != nil:
 		name = vol.PersistentVolumeClaim.ClaimName

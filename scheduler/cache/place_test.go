@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -24,10 +25,10 @@ func randomSelector(r *rand.Rand) *corev1.NodeSelector {
 	for range 1 + r.IntN(2) {
 		var term corev1.NodeSelectorTerm
 		for range r.IntN(3) {
-			e := corev1.NodeSelectorRequirement{Key: keys[r.IntN(3)], Operator: corev1.NodeSelectorOpIn, Values: []string{fmt.Sprint(r.IntN(3))}}
+			e := corev1.NodeSelectorRequirement{Key: keys[r.IntN(3)], Operator: corev1.NodeSelectorOpIn, Values: []string{strconv.Itoa(r.IntN(3))}}
 			switch r.IntN(8) {
 			case 0:
-				e.Values = append(e.Values, fmt.Sprint(r.IntN(3)))
+				e.Values = append(e.Values, strconv.Itoa(r.IntN(3)))
 			case 1:
 				e.Operator = corev1.NodeSelectorOpNotIn
 			case 2:
@@ -54,7 +55,7 @@ func randomNode(r *rand.Rand) binding.Node {
 	n := binding.Node{Name: fmt.Sprint("n", r.IntN(4)), Labels: map[string]string{}}
 	for _, k := range []string{"host", "zone", "rank"} {
 		if r.IntN(4) > 0 {
-			n.Labels[k] = fmt.Sprint(r.IntN(3))
+			n.Labels[k] = strconv.Itoa(r.IntN(3))
 		}
 	}
 	return n
@@ -226,10 +227,14 @@ func TestTopologyPlace(t *testing.T) {
 		"both":         {"labels and expressions are ANDed", &metav1.LabelSelector{MatchLabels: map[string]string{"host": "n1"}, MatchExpressions: in("z1")}, true},
 		"several":      {"In of several values", &metav1.LabelSelector{MatchExpressions: in("z0", "z1")}, true},
 		"several, not": {"In of several values", &metav1.LabelSelector{MatchExpressions: in("z0", "z2")}, false},
-		"contradiction": {"a label and an expression of one key are both asked",
-			&metav1.LabelSelector{MatchLabels: map[string]string{"zone": "z1"}, MatchExpressions: in("z2")}, false},
-		"unreadable": {"an unknown operator is reachable from nowhere",
-			&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "zone", Operator: "Near"}}}, false},
+		"contradiction": {
+			"a label and an expression of one key are both asked",
+			&metav1.LabelSelector{MatchLabels: map[string]string{"zone": "z1"}, MatchExpressions: in("z2")}, false,
+		},
+		"unreadable": {
+			"an unknown operator is reachable from nowhere",
+			&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "zone", Operator: "Near"}}}, false,
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -33,7 +33,7 @@ func TestSource(t *testing.T) {
 		return c
 	}
 	across := from("snapshot.storage.k8s.io", "VolumeSnapshot", "ignored")
-	across.Spec.DataSourceRef = &corev1.TypedObjectReference{APIGroup: ptr.To("snapshot.storage.k8s.io"), Kind: "VolumeSnapshot", Name: "s", Namespace: ptr.To("other")}
+	across.Spec.DataSourceRef = &corev1.TypedObjectReference{APIGroup: new("snapshot.storage.k8s.io"), Kind: "VolumeSnapshot", Name: "s", Namespace: new("other")}
 	local := csiVolume("v", "h", "origin")
 	local.Spec.NodeAffinity = localVolume("", "n1", 1).Spec.NodeAffinity
 	foreign := local.DeepCopy()
@@ -193,7 +193,7 @@ func TestSharing(t *testing.T) {
 			s.set(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "A"}, Provisioner: "d", VolumeBindingMode: mode, Parameters: map[string]string{"group": "g", "disk": "ssd"}})
 			s.set(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "B"}, Provisioner: "d", VolumeBindingMode: mode, Parameters: map[string]string{"group": "g", "disk": "hdd"}})
 			held := pvc("u1", "2", "n1")
-			held.Spec.StorageClassName = ptr.To("B")
+			held.Spec.StorageClassName = new("B")
 			s.set(held)
 			want := int64(100)
 			if tc.want {

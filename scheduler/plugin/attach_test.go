@@ -12,16 +12,17 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodevolumelimits"
-	"k8s.io/utils/ptr"
 )
 
 const ebsDriver = "ebs.csi.aws.com"
 
-func makeCSINode(name string, limits map[string]int32) *storagev1.CSINode {
-	n := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+func makeCSINode(limits map[string]int32) *storagev1.CSINode {
+	n := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
 	for _, driver := range keys(limits) {
-		n.Spec.Drivers = append(n.Spec.Drivers, storagev1.CSINodeDriver{Name: driver, NodeID: name,
-			Allocatable: &storagev1.VolumeNodeResources{Count: ptr.To(limits[driver])}})
+		n.Spec.Drivers = append(n.Spec.Drivers, storagev1.CSINodeDriver{
+			Name: driver, NodeID: "n1",
+			Allocatable: &storagev1.VolumeNodeResources{Count: new(limits[driver])},
+		})
 	}
 	return n
 }
@@ -29,8 +30,10 @@ func makeCSINode(name string, limits map[string]int32) *storagev1.CSINode {
 // attachCluster has one node with room for two volumes of each of two drivers,
 // and three claims bound to volumes of the first.
 func attachCluster(t *testing.T, extra ...runtime.Object) *cluster {
-	objects := []runtime.Object{makeNode("n1"), makeClass("fast", driverName), makeClass("ebs", "kubernetes.io/aws-ebs"),
-		makeCSINode("n1", map[string]int32{driverName: 2, ebsDriver: 2})}
+	objects := []runtime.Object{
+		makeNode("n1"), makeClass("fast", driverName), makeClass("ebs", "kubernetes.io/aws-ebs"),
+		makeCSINode(map[string]int32{driverName: 2, ebsDriver: 2}),
+	}
 	for _, c := range []string{"a", "b", "c"} {
 		pv := makePV("pv-"+c, "fast", "1Gi", "")
 		pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: c, UID: "x"}
@@ -59,9 +62,9 @@ func TestAttached(t *testing.T) {
 	inline.Spec.Volumes = []corev1.Volume{{Name: "x", VolumeSource: corev1.VolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "vol-9"}}}}
 	own := makePod("inline")
 	own.Spec.Volumes = []corev1.Volume{{Name: "x", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: driverName}}}}
-	onlyEBS := func(n int32) *storagev1.CSINode { return makeCSINode("n1", map[string]int32{ebsDriver: n}) }
+	onlyEBS := func(n int32) *storagev1.CSINode { return makeCSINode(map[string]int32{ebsDriver: n}) }
 	required := makeDriver(driverName)
-	required.Spec.PreventPodSchedulingIfMissing = ptr.To(true)
+	required.Spec.PreventPodSchedulingIfMissing = new(true)
 	tainted := makeNode("n1")
 	tainted.Spec.Taints = []corev1.Taint{{Key: driverName + "/agent-not-ready", Effect: corev1.TaintEffectNoExecute}}
 	const pass, full, missing = "", "Unschedulable: node(s) exceed max volume count: driver ", "UnschedulableAndUnresolvable: CSI driver is not installed on the node: driver "
@@ -85,7 +88,7 @@ func TestAttached(t *testing.T) {
 		"migrated attachment":    {"counts too (upstream forgets it)", []runtime.Object{inTree, ebsClaim, onlyEBS(1), makeAttachment("pv-ebs", "n1", ebsDriver)}, nil, inline, full + ebsDriver + ", 1 more asked", fwk.Success},
 		"inline in-tree volume":  {"counts for the driver that took it over", []runtime.Object{onlyEBS(0)}, nil, inline, full + ebsDriver + ", 1 more asked", fwk.Unschedulable},
 		"inline, there already":  {"two pods of one disk", []runtime.Object{onlyEBS(1)}, []*corev1.Pod{inline}, inline, pass, fwk.Success},
-		"inline CSI volume":      {"is never attached", []runtime.Object{makeCSINode("n1", map[string]int32{driverName: 0})}, nil, own, pass, fwk.Success},
+		"inline CSI volume":      {"is never attached", []runtime.Object{makeCSINode(map[string]int32{driverName: 0})}, nil, own, pass, fwk.Success},
 		"unbound, migrated":      {"by its class's provisioner", []runtime.Object{onlyEBS(0), makePVC("new", "ebs", "1Gi")}, nil, makePod("p", "new"), full + ebsDriver + ", 1 more asked", fwk.Unschedulable},
 		"no limit for driver":    {"any number", []runtime.Object{onlyEBS(0)}, []*corev1.Pod{makePod("x", "a", "b")}, makePod("p", "c"), pass, fwk.Success},
 		"driver required":        {"eviction installs no driver (upstream: Unschedulable)", []runtime.Object{required, onlyEBS(0)}, nil, makePod("p", "a"), missing + driverName, fwk.Unschedulable},
@@ -150,7 +153,7 @@ func TestLimitVanishes(t *testing.T) {
 	running, pod := makePod("x", "a", "b"), makePod("p", "c")
 	running.Spec.NodeName = "n1"
 	r := attachCluster(t, pod).start(t.Context(), running)
-	r.put(makeCSINode("n1", nil))
+	r.put(makeCSINode(nil))
 	r.seen(func() bool { _, kept := r.plugin.cache.Remembered("n1", driverName); return kept })
 	if _, refused := r.judge(pod); len(refused) != 1 {
 		t.Errorf("a limit that vanished is no limit: %v", refused)

@@ -40,7 +40,7 @@ func TestDifferencesClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	declared := 0
-	for name := range file.Scope.Objects { //nolint:staticcheck // of one file, whose names are all that is asked
+	for name := range file.Scope.Objects {
 		if name != "Difference" && name != "Differences" && strings.HasPrefix(name, "Difference") {
 			declared++
 		}

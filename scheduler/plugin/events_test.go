@@ -58,7 +58,8 @@ func TestHints(t *testing.T) {
 	}
 	csiNode := func(count *int32) *storagev1.CSINode {
 		return &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{
-			{Name: driverName, Allocatable: &storagev1.VolumeNodeResources{Count: count}}}}}
+			{Name: driverName, Allocatable: &storagev1.VolumeNodeResources{Count: count}},
+		}}}
 	}
 	reserved := makePV("pv", "other", "1Gi", "")
 	reserved.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: "a"}
@@ -119,7 +120,7 @@ func TestHints(t *testing.T) {
 		"plugins migrated":      {"volumes of plugins are elsewhere then", fwk.CSINode, csiNode(nil), migratedNode, queued},
 		"volume detached":       {"there is a place for another", fwk.VolumeAttachment, makeAttachment("pv", "n1", driverName), nil, queued},
 		"other one detached":    {"of a driver that serves no volume of the pod (upstream queues)", fwk.VolumeAttachment, makeAttachment("pv", "n1", "other.driver"), nil, skipped},
-		"driver not needed":     {"it need not be there first any more", fwk.CSIDriver, driver(func(s *storagev1.CSIDriverSpec) { s.PreventPodSchedulingIfMissing = ptr.To(true) }), makeDriver(driverName), queued},
+		"driver not needed":     {"it need not be there first any more", fwk.CSIDriver, driver(func(s *storagev1.CSIDriverSpec) { s.PreventPodSchedulingIfMissing = new(true) }), makeDriver(driverName), queued},
 		"driver deleted":        {"nothing is checked any more", fwk.CSIDriver, makeDriver(driverName), nil, queued},
 		"other driver deleted":  {"it serves no volume of the pod", fwk.CSIDriver, makeDriver("other.driver"), nil, skipped},
 		"driver added":          {"more is checked, not less", fwk.CSIDriver, nil, makeDriver(driverName), skipped},

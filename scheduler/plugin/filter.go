@@ -3,6 +3,7 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -169,12 +170,7 @@ func missingDriver(s *state, wanted []volume.Key, node *corev1.Node, csiNode *st
 }
 
 func (s *state) needs(driver string) bool {
-	for _, d := range s.needed {
-		if d == driver {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(s.needed, driver)
 }
 
 // tainted reports whether the node carries a startup taint of the driver, as

@@ -326,8 +326,8 @@ func (cy *cycle) reserve(node string) *fwk.Status {
 	return cy.framework.RunReservePluginsReserve(cy.ctx, cy.state, cy.pod, node)
 }
 
-func (cy *cycle) unreserve(node string) {
-	cy.framework.RunReservePluginsUnreserve(cy.ctx, cy.state, cy.pod, node)
+func (cy *cycle) unreserve() {
+	cy.framework.RunReservePluginsUnreserve(cy.ctx, cy.state, cy.pod, "n1")
 }
 
 func (cy *cycle) bind(ctx context.Context, node string) *fwk.Status {
@@ -376,28 +376,30 @@ func makeClass(name, provisioner string, topologies ...string) *storagev1.Storag
 }
 
 func makeDriver(name string) *storagev1.CSIDriver {
-	return &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSIDriverSpec{StorageCapacity: ptr.To(true)}}
+	return &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSIDriverSpec{StorageCapacity: new(true)}}
 }
 
 func makeCapacity(class, node, size string, allocation int) *storagev1.CSIStorageCapacity {
 	return &storagev1.CSIStorageCapacity{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "berth-system", Name: class + "-" + node, Annotations: map[string]string{
-			volume.AnnotationPool: "pool-" + node, volume.AnnotationAllocation: strconv.Itoa(allocation)}},
-		StorageClassName: class, Capacity: ptr.To(resource.MustParse(size)),
+			volume.AnnotationPool: "pool-" + node, volume.AnnotationAllocation: strconv.Itoa(allocation),
+		}},
+		StorageClassName: class, Capacity: new(resource.MustParse(size)),
 		NodeTopology: &metav1.LabelSelector{MatchLabels: map[string]string{volume.LabelHostname: node}},
 	}
 }
 
 func makeAttachment(pv, node, attacher string) *storagev1.VolumeAttachment {
 	return &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "va-" + pv + "-" + node}, Spec: storagev1.VolumeAttachmentSpec{
-		Attacher: attacher, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv}}}
+		Attacher: attacher, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv},
+	}}
 }
 
 func makePVC(name, class, size string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)},
 		Spec: corev1.PersistentVolumeClaimSpec{
-			StorageClassName: ptr.To(class), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			StorageClassName: new(class), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}},
 		},
 		Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending},
@@ -426,7 +428,8 @@ func makePod(name string, claims ...string) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)}, Spec: corev1.PodSpec{SchedulerName: "berth-scheduler"}}
 	for _, c := range claims {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: c, VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: c}}})
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: c},
+		}})
 	}
 	return pod
 }

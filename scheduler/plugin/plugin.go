@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"sync"
@@ -102,7 +103,7 @@ func (f *Factory) share(ctx context.Context, args Args, h fwk.Handle) (*shared, 
 	defer f.mu.Unlock()
 	if f.shared != nil && f.shared.of == h.SharedInformerFactory() {
 		if !reflect.DeepEqual(f.shared.args.common(), args.common()) {
-			return nil, fmt.Errorf("profiles differ in attachLimitGraceSeconds or sharedPools, which they have in common; give all of them the same")
+			return nil, errors.New("profiles differ in attachLimitGraceSeconds or sharedPools, which they have in common; give all of them the same")
 		}
 		return f.shared, nil
 	}

@@ -1,7 +1,6 @@
 package plugin
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -112,8 +111,8 @@ func TestStaticPod(t *testing.T) {
 	}{
 		{func() {}, "small"},
 		{func() { cy.reserve("n1") }, "large"},
-		{func() { cy.unreserve("n1") }, "small"},
-		{func() { cy.unreserve("n1") }, "small"},
+		{func() { cy.unreserve() }, "small"},
+		{func() { cy.unreserve() }, "small"},
 		{func() { cy.reserve("n1") }, "large"},
 		{func() { cy.reserve("n1") }, "large"},
 	} {
@@ -185,10 +184,14 @@ func TestPreFilterRefuses(t *testing.T) {
 		"half bound": {pod: makePod("p", "a"), claim: change(makePVC("a", "fast", "1Gi"), func(c *corev1.PersistentVolumeClaim) {
 			c.Spec.VolumeName = "pv"
 		}), want: uau + "pod has unbound immediate PersistentVolumeClaims: claim default/a: waits for the PV controller to bind it to pv"},
-		"no binding mode": {pod: makePod("p", "a"), claim: makePVC("a", "nomode", "1Gi"),
-			want: `Error: running PreFilter plugin "BerthVolumes": storage class "nomode": volumeBindingMode is not set; set it to WaitForFirstConsumer or Immediate`},
-		"bound to nothing": {pod: makePod("p", "a"), claim: boundTo(makePVC("a", "fast", "1Gi"), "gone"),
-			want: uau + "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s): claim default/a is bound to gone"},
+		"no binding mode": {
+			pod: makePod("p", "a"), claim: makePVC("a", "nomode", "1Gi"),
+			want: `Error: running PreFilter plugin "BerthVolumes": storage class "nomode": volumeBindingMode is not set; set it to WaitForFirstConsumer or Immediate`,
+		},
+		"bound to nothing": {
+			pod: makePod("p", "a"), claim: boundTo(makePVC("a", "fast", "1Gi"), "gone"),
+			want: uau + "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s): claim default/a is bound to gone",
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -287,11 +290,11 @@ func TestSharedClaim(t *testing.T) {
 	if s := second.reserve("n1"); !s.IsSuccess() {
 		t.Fatal(s)
 	}
-	first.unreserve("n1")
+	first.unreserve()
 	if _, refused = r.judge(two); len(refused) != 1 {
 		t.Errorf("the second pod's reservation ended with the first's: %v", refused)
 	}
-	second.unreserve("n1")
+	second.unreserve()
 	if _, refused = r.judge(two); len(refused) != 0 {
 		t.Errorf("nobody holds the claim: %v", refused)
 	}
@@ -306,7 +309,7 @@ func TestAttachLimits(t *testing.T) {
 		return n
 	}
 	needed := makeDriver(driverName)
-	needed.Spec.PreventPodSchedulingIfMissing = ptr.To(true)
+	needed.Spec.PreventPodSchedulingIfMissing = new(true)
 	cases := map[string]struct {
 		reason  string
 		csiNode *storagev1.CSINode
@@ -365,7 +368,7 @@ func (a *activator) Activate(_ klog.Logger, pods map[string]*corev1.Pod) { a.pod
 func TestProfilesShareOneCache(t *testing.T) {
 	scheduled, deleting := makePod("scheduled", "a"), makePod("deleting", "a")
 	scheduled.Spec.NodeName = "n1"
-	deleting.DeletionTimestamp, deleting.Finalizers = ptr.To(metav1.Now()), []string{"f"}
+	deleting.DeletionTimestamp, deleting.Finalizers = new(metav1.Now()), []string{"f"}
 	pods := []*corev1.Pod{makePod("waiting", "a"), makePod("placed", "b"), makePod("no-claims"), scheduled, deleting}
 	c := newCluster(t, makeNode("n1"), makeClass("fast", driverName), makePVC("b", "fast", "1Gi"))
 	for _, pod := range pods {
@@ -468,7 +471,7 @@ func TestArgs(t *testing.T) {
 			}
 		})
 	}
-	if _, err := new(Factory).New(t.Context(), raw(`{"x":1}`), nil); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("args of plugin %s", Name)) {
+	if _, err := new(Factory).New(t.Context(), raw(`{"x":1}`), nil); err == nil || !strings.Contains(err.Error(), "args of plugin "+Name) {
 		t.Errorf("the error does not name the plugin: %v", err)
 	}
 }

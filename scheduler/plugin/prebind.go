@@ -75,7 +75,8 @@ func (p *Plugin) await(ctx context.Context, waiter *cache.Waiter, pod *corev1.Po
 // waitKeys are the objects whose change may finish or fail a plan. The volume
 // of a provisioned claim is unknown yet; it pokes the claim in its claimRef.
 func waitKeys(pod *corev1.Pod, plan binding.BindPlan) []string {
-	keys := []string{cache.PodKey(pod.Namespace + "/" + pod.Name), cache.NodeKey(plan.Node)}
+	keys := make([]string, 0, 2+2*len(plan.Binds)+len(plan.Selects))
+	keys = append(keys, cache.PodKey(pod.Namespace+"/"+pod.Name), cache.NodeKey(plan.Node))
 	for _, b := range plan.Binds {
 		keys = append(keys, cache.ClaimKey(b.Claim), cache.VolumeKey(b.Volume))
 	}

@@ -57,47 +57,65 @@ func TestPreBindFailures(t *testing.T) {
 		want     string
 		wantFree int64
 	}{
-		"given back": {reason: "the provisioner removed the selection, which ends the hold",
+		"given back": {
+			reason: "the provisioner removed the selection, which ends the hold",
 			meddle: func(cy *cycle, _ context.CancelCauseFunc) {
 				pvc := cy.claim("dyn")
 				delete(pvc.Annotations, volume.AnnSelectedNode)
 				cy.put(pvc)
-			}, want: "claim default/dyn: the provisioner gave node n1 back", wantFree: 8},
-		"reservation lost": {reason: "the PV controller reset the volume's claimRef",
+			}, want: "claim default/dyn: the provisioner gave node n1 back", wantFree: 8,
+		},
+		"reservation lost": {
+			reason: "the PV controller reset the volume's claimRef",
 			meddle: func(cy *cycle, _ context.CancelCauseFunc) {
 				pv := cy.volume("vol")
 				pv.Spec.ClaimRef = nil
 				cy.put(pv)
-			}, want: "volume vol lost its reservation for claim default/sta", wantFree: 2},
-		"volume deleted": {reason: "nothing will be bound",
+			}, want: "volume vol lost its reservation for claim default/sta", wantFree: 2,
+		},
+		"volume deleted": {
+			reason: "nothing will be bound",
 			meddle: func(cy *cycle, _ context.CancelCauseFunc) { cy.delete(cy.volume("vol")) },
-			want:   "volume vol does not exist any more", wantFree: 2},
-		"claim deleted": {reason: "the claim's hold ends with it",
+			want:   "volume vol does not exist any more", wantFree: 2,
+		},
+		"claim deleted": {
+			reason: "the claim's hold ends with it",
 			meddle: func(cy *cycle, _ context.CancelCauseFunc) { cy.delete(cy.claim("dyn")) },
-			want:   "claim default/dyn does not exist any more", wantFree: 8},
-		"claim recreated": {reason: "a namesake is another claim",
+			want:   "claim default/dyn does not exist any more", wantFree: 8,
+		},
+		"claim recreated": {
+			reason: "a namesake is another claim",
 			meddle: func(cy *cycle, _ context.CancelCauseFunc) {
 				pvc := makePVC("dyn", "fast", "6Gi")
 				pvc.UID = "another"
 				cy.put(pvc)
-			}, want: "claim default/dyn does not exist any more", wantFree: 8},
-		"pod deleted": {reason: "nobody waits any more",
+			}, want: "claim default/dyn does not exist any more", wantFree: 8,
+		},
+		"pod deleted": {
+			reason: "nobody waits any more",
 			meddle: func(cy *cycle, _ context.CancelCauseFunc) { cy.delete(cy.pod) },
-			want:   "pod default/web does not exist any more", wantFree: 2},
-		"node deleted": {reason: "there is no place to wait for",
+			want:   "pod default/web does not exist any more", wantFree: 2,
+		},
+		"node deleted": {
+			reason: "there is no place to wait for",
 			meddle: func(cy *cycle, _ context.CancelCauseFunc) { cy.delete(makeNode("n1")) },
-			want:   "node n1 does not exist any more", wantFree: 2},
-		"wrong place": {reason: "the volume was made where the pod will not be",
+			want:   "node n1 does not exist any more", wantFree: 2,
+		},
+		"wrong place": {
+			reason: "the volume was made where the pod will not be",
 			meddle: func(cy *cycle, _ context.CancelCauseFunc) {
 				pvc := cy.claim("dyn")
 				pv := provisioned(pvc, 100)
 				pv.Spec.NodeAffinity = makePV("", "", "1Gi", "n9").Spec.NodeAffinity
 				cy.put(pv)
 				cy.put(boundTo(pvc, pv.Name))
-			}, want: "claim default/dyn: volume pvc-uid-dyn cannot be reached from node n1", wantFree: 2},
-		"preempted": {reason: "the context's cause and what was awaited are both said",
+			}, want: "claim default/dyn: volume pvc-uid-dyn cannot be reached from node n1", wantFree: 2,
+		},
+		"preempted": {
+			reason: "the context's cause and what was awaited are both said",
 			meddle: func(cy *cycle, cancel context.CancelCauseFunc) { cancel(errors.New("preempted")) },
-			want:   "waiting for the PV controller to bind it to volume vol: preempted", wantFree: 2},
+			want:   "waiting for the PV controller to bind it to volume vol: preempted", wantFree: 2,
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -112,7 +130,7 @@ func TestPreBindFailures(t *testing.T) {
 			if s.Code() != fwk.Error || !strings.Contains(s.Message(), tc.want) {
 				t.Errorf("%s: got %v, want an error with %q", tc.reason, s, tc.want)
 			}
-			cy.unreserve("n1")
+			cy.unreserve()
 			cy.seen(func() bool { return cy.free() == tc.wantFree })
 		})
 	}
@@ -137,28 +155,35 @@ func TestPreBindConflicts(t *testing.T) {
 		before func(cy *cycle, resource string, n int) error
 		want   string
 	}{
-		"claim changed": {reason: "an unrelated change is no reason to give up",
+		"claim changed": {
+			reason: "an unrelated change is no reason to give up",
 			before: func(cy *cycle, resource string, n int) error {
 				if resource == "persistentvolumeclaims" && n == 1 {
 					return conflict
 				}
 				return nil
-			}},
-		"volume changed": {reason: "an unrelated change is no reason to give up",
+			},
+		},
+		"volume changed": {
+			reason: "an unrelated change is no reason to give up",
 			before: func(cy *cycle, resource string, n int) error {
 				if resource == "persistentvolumes" && n <= 3 {
 					return conflict
 				}
 				return nil
-			}},
-		"changes for ever": {reason: "the attempts are bounded",
+			},
+		},
+		"changes for ever": {
+			reason: "the attempts are bounded",
 			before: func(cy *cycle, resource string, n int) error {
 				if resource == "persistentvolumes" {
 					return conflict
 				}
 				return nil
-			}, want: "reserving volume vol for claim default/sta"},
-		"volume taken": {reason: "what was found after the conflict decides",
+			}, want: "reserving volume vol for claim default/sta",
+		},
+		"volume taken": {
+			reason: "what was found after the conflict decides",
 			before: func(cy *cycle, resource string, n int) error {
 				if resource != "persistentvolumes" || n > 1 {
 					return nil
@@ -169,8 +194,10 @@ func TestPreBindConflicts(t *testing.T) {
 					return err
 				}
 				return conflict
-			}, want: "volume vol was taken by claim default/thief"},
-		"selected elsewhere": {reason: "another scheduler was faster",
+			}, want: "volume vol was taken by claim default/thief",
+		},
+		"selected elsewhere": {
+			reason: "another scheduler was faster",
 			before: func(cy *cycle, resource string, n int) error {
 				if resource != "persistentvolumeclaims" || n > 1 {
 					return nil
@@ -181,18 +208,19 @@ func TestPreBindConflicts(t *testing.T) {
 					return err
 				}
 				return conflict
-			}, want: "claim default/dyn: another node, n9, was selected"},
+			}, want: "claim default/dyn: another node, n9, was selected",
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			cy := ready(t)
 			count := map[string]int{}
-			cy.cluster.mu.Lock()
+			cy.mu.Lock()
 			cy.beforePatch = func(resource, _ string) error {
 				count[resource]++
 				return tc.before(cy, resource, count[resource])
 			}
-			cy.cluster.mu.Unlock()
+			cy.mu.Unlock()
 			if tc.want == "" {
 				cy.pvController(t.Context())
 			}
@@ -216,18 +244,18 @@ func TestUncertainWrite(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cy := ready(t)
-			cy.cluster.mu.Lock()
+			cy.mu.Lock()
 			cy.beforePatch = func(resource, _ string) error {
 				if resource == "persistentvolumeclaims" {
 					return tc.err
 				}
 				return nil
 			}
-			cy.cluster.mu.Unlock()
+			cy.mu.Unlock()
 			if s := cy.bind(t.Context(), "n1"); s.IsSuccess() {
 				t.Fatal("PreBind succeeded")
 			}
-			cy.unreserve("n1")
+			cy.unreserve()
 			if got := cy.free(); got != tc.want {
 				t.Errorf("%d GiB free after Unreserve, want %d", got, tc.want)
 			}

@@ -2,7 +2,7 @@ package plugin
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -42,7 +42,7 @@ type snapshots struct {
 func newSnapshots(ctx context.Context, config *rest.Config, changed func()) *snapshots {
 	return &snapshots{ctx: ctx, changed: changed, client: func() (dynamic.Interface, error) {
 		if config == nil {
-			return nil, fmt.Errorf("the scheduler has no client configuration")
+			return nil, errors.New("the scheduler has no client configuration")
 		}
 		return dynamic.NewForConfig(config)
 	}}

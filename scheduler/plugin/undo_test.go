@@ -62,7 +62,7 @@ func TestUndo(t *testing.T) {
 			tc.before(cy)
 			cancel(errors.New("preempted"))
 			<-failed
-			cy.unreserve("n1")
+			cy.unreserve()
 			if got := c.claim("dyn").Annotations[volume.AnnSelectedNode]; got != "n1" {
 				t.Errorf("the selected node was taken back: %q", got)
 			}
@@ -81,7 +81,7 @@ func TestUndo(t *testing.T) {
 			}
 			// Another pod can have it.
 			rival := makePod("rival", "sta")
-			cy.seen(func() bool { _, refused := cy.rig.judge(rival); return len(refused) == 0 })
+			cy.seen(func() bool { _, refused := cy.judge(rival); return len(refused) == 0 })
 		})
 	}
 }

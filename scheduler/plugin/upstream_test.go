@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -33,7 +34,7 @@ func randomCluster(r *rand.Rand) (objects []runtime.Object, pod *corev1.Pod) {
 	size := func() string { return fmt.Sprintf("%dGi", 1+r.IntN(5)) }
 	nodes := []string{"n1", "n2", "n3"}
 	for _, n := range nodes {
-		objects = append(objects, makeNode(n, volume.LabelZone, pick("z1", "z2"), "rank", fmt.Sprint(r.IntN(3))))
+		objects = append(objects, makeNode(n, volume.LabelZone, pick("z1", "z2"), "rank", strconv.Itoa(r.IntN(3))))
 	}
 	topologies := func() []string {
 		if r.IntN(3) > 0 {
@@ -49,7 +50,7 @@ func randomCluster(r *rand.Rand) (objects []runtime.Object, pod *corev1.Pod) {
 		if r.IntN(4) > 0 {
 			o := makeCapacity("tracked", n, size(), 1)
 			if r.IntN(4) == 0 {
-				o.MaximumVolumeSize = ptr.To(o.Capacity.DeepCopy())
+				o.MaximumVolumeSize = new(o.Capacity.DeepCopy())
 				o.MaximumVolumeSize.Sub(*makePVC("", "", "1Gi").Spec.Resources.Requests.Storage())
 			}
 			objects = append(objects, o)
@@ -71,7 +72,7 @@ func randomCluster(r *rand.Rand) (objects []runtime.Object, pod *corev1.Pod) {
 		pvc := makePVC(name, class, size())
 		switch r.IntN(8) {
 		case 0:
-			pvc = boundTo(pvc, "pv"+fmt.Sprint(r.IntN(6)))
+			pvc = boundTo(pvc, "pv"+strconv.Itoa(r.IntN(6)))
 		case 1:
 			pvc = boundTo(pvc, "bound-"+name)
 			objects = append(objects, makePV("bound-"+name, class, "1Gi", pick(nodes...)))
@@ -185,7 +186,8 @@ func TestLikeUpstream(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		rig := newCluster(t, objects...).start(ctx)
 		theirs, err := volumebinding.New(ctx, &config.VolumeBindingArgs{BindTimeoutSeconds: 600, Shape: []config.UtilizationShapePoint{
-			{Utilization: 0, Score: 10}, {Utilization: 100, Score: 0}}}, rig.framework.(fwk.Handle),
+			{Utilization: 0, Score: 10}, {Utilization: 100, Score: 0},
+		}}, rig.framework.(fwk.Handle),
 			feature.Features{EnableVolumeAttributesClass: true, EnableStorageCapacityScoring: true})
 		if err != nil {
 			t.Fatal(err)

@@ -131,7 +131,6 @@ func selectable(pvc *corev1.PersistentVolumeClaim, s binding.Select, node string
 // reserved stays theirs.
 func (p *Plugin) writeVolume(ctx context.Context, b binding.Bind) (version string, mine bool, err error) {
 	pv := p.cache.Volume(b.Volume)
-	volumes := p.client.CoreV1().PersistentVolumes()
 	for attempt := 1; ; attempt++ {
 		if pv == nil {
 			return "", false, fmt.Errorf("volume %s does not exist any more", b.Volume)
@@ -142,24 +141,39 @@ func (p *Plugin) writeVolume(ctx context.Context, b binding.Bind) (version strin
 		}
 		if !done {
 			mine = pv.Spec.ClaimRef == nil
-			patch, err := p.volumePatch(pv, b)
+			var again bool
+			if pv, again, err = p.patchVolume(ctx, pv, b); again && attempt < attemptsMax {
+				continue
+			}
 			if err != nil {
 				return "", false, err
-			}
-			pv, err = volumes.Patch(ctx, b.Volume, types.MergePatchType, patch, metav1.PatchOptions{})
-			if apierrors.IsConflict(err) && attempt < attemptsMax {
-				if pv, err = volumes.Get(ctx, b.Volume, metav1.GetOptions{}); err == nil {
-					continue
-				}
-			}
-			if err != nil {
-				return "", false, fmt.Errorf("reserving volume %s for claim %s: %w", b.Volume, b.Claim, err)
 			}
 			klog.FromContext(ctx).V(2).Info("reserved volume for claim", "pv", pv.Name, "pvc", b.Claim)
 		}
 		p.cache.WroteVolume(pv)
 		return pv.ResourceVersion, mine && !done, nil
 	}
+}
+
+// patchVolume writes the reservation. On a conflict it returns the volume as it is
+// now, to be judged again, with the conflict as its error.
+func (p *Plugin) patchVolume(ctx context.Context, pv *corev1.PersistentVolume, b binding.Bind) (now *corev1.PersistentVolume, again bool, err error) {
+	patch, err := p.volumePatch(pv, b)
+	if err != nil {
+		return nil, false, err
+	}
+	volumes := p.client.CoreV1().PersistentVolumes()
+	now, err = volumes.Patch(ctx, b.Volume, types.MergePatchType, patch, metav1.PatchOptions{})
+	if err == nil {
+		return now, false, nil
+	}
+	err = fmt.Errorf("reserving volume %s for claim %s: %w", b.Volume, b.Claim, err)
+	if apierrors.IsConflict(err) {
+		if fresh, readErr := volumes.Get(ctx, b.Volume, metav1.GetOptions{}); readErr == nil {
+			return fresh, true, err
+		}
+	}
+	return nil, false, err
 }
 
 // volumePatch sets claimRef, on the very version that was judged. The
@@ -189,37 +203,52 @@ func (p *Plugin) writeClaim(ctx context.Context, s binding.Select, node string) 
 	if err != nil {
 		return "", err
 	}
-	namespace, name := pvc.Namespace, pvc.Name
-	claims := p.client.CoreV1().PersistentVolumeClaims(namespace)
 	for attempt := 1; ; attempt++ {
 		done, err := selectable(pvc, s, node)
 		if err != nil {
 			return "", err
 		}
 		if !done {
-			patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-				"resourceVersion": pvc.ResourceVersion,
-				"annotations":     map[string]string{volume.AnnSelectedNode: node},
-			}})
+			var again bool
+			if pvc, again, err = p.patchClaim(ctx, pvc, s, node); again && attempt < attemptsMax {
+				continue
+			}
 			if err != nil {
 				return "", err
-			}
-			pvc, err = claims.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
-			if apierrors.IsConflict(err) && attempt < attemptsMax {
-				if pvc, err = claims.Get(ctx, name, metav1.GetOptions{}); err == nil {
-					continue
-				}
-			} else if uncertain(err) {
-				p.cache.MayHaveWrittenClaim(s.ClaimUID)
-			}
-			if err != nil {
-				return "", fmt.Errorf("selecting node %s for claim %s: %w", node, s.Claim, err)
 			}
 			klog.FromContext(ctx).V(2).Info("selected node for claim", "pvc", klog.KObj(pvc), "node", klog.KRef("", node))
 		}
 		p.cache.WroteClaim(pvc)
 		return pvc.ResourceVersion, nil
 	}
+}
+
+// patchClaim writes the selected node. On a conflict it returns the claim as it is
+// now, to be judged again, with the conflict as its error.
+func (p *Plugin) patchClaim(ctx context.Context, pvc *corev1.PersistentVolumeClaim, s binding.Select, node string) (now *corev1.PersistentVolumeClaim, again bool, err error) {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"resourceVersion": pvc.ResourceVersion,
+		"annotations":     map[string]string{volume.AnnSelectedNode: node},
+	}})
+	if err != nil {
+		return nil, false, err
+	}
+	claims := p.client.CoreV1().PersistentVolumeClaims(pvc.Namespace)
+	now, err = claims.Patch(ctx, pvc.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if err == nil {
+		return now, false, nil
+	}
+	unanswered := uncertain(err)
+	err = fmt.Errorf("selecting node %s for claim %s: %w", node, s.Claim, err)
+	switch {
+	case unanswered:
+		p.cache.MayHaveWrittenClaim(s.ClaimUID)
+	case apierrors.IsConflict(err):
+		if fresh, readErr := claims.Get(ctx, pvc.Name, metav1.GetOptions{}); readErr == nil {
+			return fresh, true, err
+		}
+	}
+	return nil, false, err
 }
 
 // uncertain reports whether a failed write may have happened all the same: the
