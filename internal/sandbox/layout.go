@@ -69,6 +69,8 @@ func (n Node) DriverSocket() string {
 // Runtime is the pod runtime's folder: logs and volumes of pods.
 func (n Node) Runtime() string { return filepath.Join(n.Dir, "runtime") }
 
-// AgentProcess and RuntimeProcess are the names of the node's processes.
-func (n Node) AgentProcess() string   { return n.Name + "-agent" }
+// AgentProcess is the name of the node's agent among the processes.
+func (n Node) AgentProcess() string { return n.Name + "-agent" }
+
+// RuntimeProcess is the name of the node's pod runtime among the processes.
 func (n Node) RuntimeProcess() string { return n.Name + "-runtime" }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/berth-storage/berth/host"
@@ -140,10 +141,8 @@ func mapValues(m map[string]int64) []int64 {
 }
 
 func (o Options) has(c Component) bool {
-	for _, s := range o.Skip {
-		if s == c {
-			return false
-		}
+	if slices.Contains(o.Skip, c) {
+		return false
 	}
 	return o.Nodes > 0 || c == ControllerManager
 }

@@ -20,7 +20,7 @@ func freePorts(n int) ([]int, error) {
 	var ports []int
 	for range 100 * n {
 		port := portFirst + rand.IntN(portLast-portFirst+1)
-		l, err := net.Listen("tcp", loopback(port))
+		l, err := net.Listen("tcp", loopback(port)) //nolint:noctx // it does not wait
 		if err != nil {
 			continue
 		}

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 
 	"github.com/berth-storage/berth/host/container"
 	"github.com/berth-storage/berth/host/process"
@@ -99,7 +98,7 @@ func (w *worker) runOnce(ctx context.Context, c corev1.Container, csi map[string
 	case <-ctx.Done():
 		klog.FromContext(ctx).V(2).Info("ending a container", "container", c.Name, "reason", context.Cause(ctx).Error())
 		// The grace period ends early when the object is gone.
-		if err := p.Stop(w.existing, w.grace()); err != nil {
+		if err := p.Stop(w.existing, w.grace()); err != nil { //nolint:contextcheck // ctx is over; the grace period is not
 			klog.FromContext(ctx).Error(err, "ending a container failed", "container", c.Name)
 		}
 		<-p.Done()
@@ -137,7 +136,7 @@ func (w *worker) started(name string, p *process.Process) {
 		countRestart(s)
 		s.ContainerID = "berth-sandbox://" + p.ID().String()
 		s.State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}
-		s.Ready, s.Started = true, ptr.To(true)
+		s.Ready, s.Started = true, new(true)
 	})
 }
 

@@ -3,6 +3,7 @@ package podruntime
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -126,9 +127,7 @@ func (r *Runtime) configMapFiles(ctx context.Context, pod *corev1.Pod, name stri
 	for k, v := range cm.Data {
 		data[k] = []byte(v)
 	}
-	for k, v := range cm.BinaryData {
-		data[k] = v
-	}
+	maps.Copy(data, cm.BinaryData)
 	return pick(data, items, mode, optional, fmt.Sprintf("configMap %q", name))
 }
 

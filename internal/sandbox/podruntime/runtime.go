@@ -150,7 +150,7 @@ func (r *Runtime) removeUnknown(ctx context.Context) {
 		if _, known := r.workers[types.UID(e.Name())]; known {
 			continue
 		}
-		if err := os.RemoveAll(filepath.Join(r.podsDir(), e.Name())); err != nil {
+		if err := os.RemoveAll(filepath.Join(r.podsDir(), e.Name())); err != nil { //nolint:forbidigo // no volume is mounted below
 			klog.FromContext(ctx).Error(err, "removing the folder of a pod that is gone failed", "podUID", e.Name())
 		}
 	}

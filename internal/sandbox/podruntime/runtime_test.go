@@ -101,7 +101,7 @@ func (w *world) markDeleted(name string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = ptr.To(metav1.Now()), pod.Spec.TerminationGracePeriodSeconds
+	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = new(metav1.Now()), pod.Spec.TerminationGracePeriodSeconds
 	if _, err := w.client.CoreV1().Pods("default").Update(w.t.Context(), pod, metav1.UpdateOptions{}); err != nil {
 		w.t.Fatal(err)
 	}
@@ -300,7 +300,7 @@ func TestLocalVolumes(t *testing.T) {
 			corev1.Volume{Name: "p", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
 				{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{{Path: "name", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['l']"}}}}},
 				{Secret: &corev1.SecretProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}}},
-				{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "absent"}, Optional: ptr.To(true)}},
+				{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "absent"}, Optional: new(true)}},
 			}}}})
 		c := &p.Spec.Containers[0]
 		for _, name := range []string{"e", "cm", "s", "p"} {

@@ -83,7 +83,7 @@ func (r *Runtime) mounts(pod *corev1.Pod, c corev1.Container, csi map[string]Vol
 
 // userOf is who runs the container: nil for root without further groups.
 func userOf(pod *corev1.PodSecurityContext, c *corev1.SecurityContext) (*container.User, error) {
-	pod, c = ptr.To(ptr.Deref(pod, corev1.PodSecurityContext{})), ptr.To(ptr.Deref(c, corev1.SecurityContext{}))
+	pod, c = new(ptr.Deref(pod, corev1.PodSecurityContext{})), new(ptr.Deref(c, corev1.SecurityContext{}))
 	first := func(a, b *int64) int { return int(ptr.Deref(a, ptr.Deref(b, 0))) }
 	u := container.User{UID: first(c.RunAsUser, pod.RunAsUser), GID: first(c.RunAsGroup, pod.RunAsGroup)}
 	if ptr.Deref(c.RunAsNonRoot, ptr.Deref(pod.RunAsNonRoot, false)) && u.UID == 0 {
@@ -108,8 +108,10 @@ type variable struct{ name, value string }
 func (r *Runtime) environment(ctx context.Context, pod *corev1.Pod, c corev1.Container) ([]variable, error) {
 	env := []variable{
 		{"PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
-		{"HOSTNAME", pod.Name}, {"HOME", "/root"},
-		{"KUBERNETES_SERVICE_HOST", r.APIHost}, {"KUBERNETES_SERVICE_PORT", r.APIPort},
+		{"HOSTNAME", pod.Name},
+		{"HOME", "/root"},
+		{"KUBERNETES_SERVICE_HOST", r.APIHost},
+		{"KUBERNETES_SERVICE_PORT", r.APIPort},
 		{"KUBERNETES_PORT", "tcp://" + net.JoinHostPort(r.APIHost, r.APIPort)},
 	}
 	for _, from := range c.EnvFrom {

@@ -1,6 +1,7 @@
 package podruntime
 
 import (
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,7 +27,7 @@ func observe(pod *corev1.Pod, now metav1.Time) observed {
 		o.started = *pod.Status.StartTime
 	}
 	before := map[string]corev1.ContainerStatus{}
-	for _, s := range append(pod.Status.InitContainerStatuses[:len(pod.Status.InitContainerStatuses):len(pod.Status.InitContainerStatuses)], pod.Status.ContainerStatuses...) {
+	for _, s := range append(slices.Clip(pod.Status.InitContainerStatuses), pod.Status.ContainerStatuses...) {
 		before[s.Name] = s
 	}
 	inits := len(pod.Spec.InitContainers)

@@ -2,6 +2,7 @@ package podruntime
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,12 +15,7 @@ func isCSI(v corev1.Volume) bool {
 }
 
 func hasCSI(pod *corev1.Pod) bool {
-	for _, v := range pod.Spec.Volumes {
-		if isCSI(v) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(pod.Spec.Volumes, isCSI)
 }
 
 func isLocal(v corev1.Volume) bool {
@@ -37,10 +33,8 @@ func unsupported(pod *corev1.Pod, csi bool) string {
 		case !isCSI(v) && !isLocal(v):
 			found = append(found, fmt.Sprintf("volume %q is of a kind that berth-sandbox does not have; it has persistentVolumeClaim, ephemeral, csi, emptyDir, configMap, secret, downwardAPI and projected", v.Name))
 		case v.Projected != nil:
-			for _, s := range v.Projected.Sources {
-				if s.Secret == nil && s.ConfigMap == nil && s.DownwardAPI == nil && s.ServiceAccountToken == nil {
-					found = append(found, fmt.Sprintf("volume %q projects a kind of source that berth-sandbox does not have", v.Name))
-				}
+			if slices.ContainsFunc(v.Projected.Sources, isUnknownSource) {
+				found = append(found, fmt.Sprintf("volume %q projects a kind of source that berth-sandbox does not have", v.Name))
 			}
 		}
 	}
@@ -57,6 +51,10 @@ func unsupported(pod *corev1.Pod, csi bool) string {
 		}
 	}
 	return strings.Join(found, "; ")
+}
+
+func isUnknownSource(s corev1.VolumeProjection) bool {
+	return s.Secret == nil && s.ConfigMap == nil && s.DownwardAPI == nil && s.ServiceAccountToken == nil
 }
 
 // allContainers are the init containers, then the others.

@@ -74,7 +74,7 @@ func (w *worker) current() *corev1.Pod {
 
 // run is the whole life: the processes, then what is left of them. When ctx
 // ends it ends the processes and leaves the rest to the next runtime.
-func (w *worker) run(ctx context.Context) {
+func (w *worker) run(ctx context.Context) { //nolint:contextcheck // a pod's life has ends of its own
 	pod := w.current()
 	defer w.rt.done(pod.UID)
 	stop := context.AfterFunc(ctx, func() { w.endExist(context.Cause(ctx)) })
@@ -87,7 +87,7 @@ func (w *worker) run(ctx context.Context) {
 	var writer sync.WaitGroup
 	writer.Go(func() { w.writeStatus(statusCtx) })
 	if !terminal(pod) {
-		w.live(klog.NewContext(w.living, logger))
+		w.live(klog.NewContext(w.living, logger)) //nolint:contextcheck // living ends before ctx does
 	}
 	stopStatus()
 	writer.Wait()
@@ -182,7 +182,7 @@ func (w *worker) retry(ctx context.Context, reason string, try func() error) err
 func (w *worker) finish(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	pod := w.current()
-	if err := os.RemoveAll(w.rt.podDir(pod.UID)); err != nil {
+	if err := os.RemoveAll(w.rt.podDir(pod.UID)); err != nil { //nolint:forbidigo // no volume is mounted below
 		logger.Error(err, "removing the pod's local volumes failed")
 	}
 	if w.rt.Volumes != nil && hasCSI(pod) {
@@ -207,7 +207,7 @@ func (w *worker) finish(ctx context.Context) {
 		w.deleteObject(ctx)
 	}
 	if ctx.Err() == nil {
-		if err := os.RemoveAll(w.rt.podLogs(pod)); err != nil {
+		if err := os.RemoveAll(w.rt.podLogs(pod)); err != nil { //nolint:forbidigo // logs
 			logger.Error(err, "removing the pod's logs failed")
 		}
 	}

@@ -57,7 +57,7 @@ func wantPods() map[string]int { return map[string]int{"node-1": 2, "node-3": 1}
 
 func classes() []*storagev1.StorageClass {
 	zoned := classOf(class, "xfs", "zone-1")
-	zoned.AllowVolumeExpansion = ptr.To(true)
+	zoned.AllowVolumeExpansion = new(true)
 	kept := classOf(classKept, "ext4", "zone-2")
 	kept.ReclaimPolicy = ptr.To(corev1.PersistentVolumeReclaimRetain)
 	immediate := classOf(classImmediate, "ext4", "")

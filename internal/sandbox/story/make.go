@@ -42,7 +42,7 @@ sleep infinity & wait
 // podSpec is a pod that has each of its volumes mounted at the volume's name.
 func podSpec(script string, volumes ...string) corev1.PodSpec {
 	c := corev1.Container{Name: "main", Image: "none", Command: []string{"bash", "-c", script}}
-	var paths []string
+	paths := make([]string, 0, len(volumes))
 	for _, v := range volumes {
 		paths = append(paths, mountPath(v))
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: v, MountPath: mountPath(v)})
@@ -94,7 +94,7 @@ func claimOf(name, class string, size int64) corev1.PersistentVolumeClaim {
 	return corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
 		Spec: corev1.PersistentVolumeClaimSpec{
-			StorageClassName: ptr.To(class),
+			StorageClassName: new(class),
 			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			Resources: corev1.VolumeResourceRequirements{
 				Requests: corev1.ResourceList{corev1.ResourceStorage: *quantity(size)},
@@ -113,7 +113,7 @@ func setOf(name string, replicas int, script string, claim corev1.PersistentVolu
 	return &appsv1.StatefulSet{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
 		Spec: appsv1.StatefulSetSpec{
-			Replicas:            ptr.To(int32(replicas)),
+			Replicas:            new(int32(replicas)),
 			PodManagementPolicy: appsv1.ParallelPodManagement,
 			Selector:            &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{

@@ -46,7 +46,7 @@ func (t *teller) words(pod *corev1.Pod, volume string) (string, error) {
 
 // starts wants the volume's notes of the starts of pods to be these.
 func (t *teller) starts(pod *corev1.Pod, volume string, want ...*corev1.Pod) error {
-	var uids []string
+	uids := make([]string, 0, len(want))
 	for _, p := range want {
 		uids = append(uids, string(p.UID))
 	}
@@ -81,7 +81,10 @@ func (t *teller) read(pod *corev1.Pod, file string, enough func(string) bool) (s
 		}
 		select {
 		case <-deadline.C:
-			return "", fmt.Errorf("reading %s of pod %s: it is not complete: %q (%v)", file, pod.Name, raw, err)
+			if err != nil {
+				return "", fmt.Errorf("reading %s of pod %s: %w", file, pod.Name, err)
+			}
+			return "", fmt.Errorf("reading %s of pod %s: it is not complete: %q", file, pod.Name, raw)
 		case <-ticker.C:
 		}
 	}

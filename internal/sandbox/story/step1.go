@@ -44,24 +44,31 @@ func (t *teller) nodesRegister(ctx context.Context) error {
 	}
 	zones := map[string]bool{}
 	for _, n := range want {
-		if got := nodes[n.Name].Labels[volume.LabelZone]; got != n.Zone {
-			return fmt.Errorf("node %s has zone %q, want %s", n.Name, got, n.Zone)
-		}
 		zones[n.Zone] = true
-		driver := driverOf(csiNodes[n.Name])
-		if !slices.Contains(driver.TopologyKeys, volume.TopologyNodeKey) {
-			return fmt.Errorf("CSINode %s: topologyKeys %v lack %s", n.Name, driver.TopologyKeys, volume.TopologyNodeKey)
-		}
-		if err := t.checkMachine(n); err != nil {
+		if err := t.checkNodeObjects(n, nodes[n.Name], driverOf(csiNodes[n.Name])); err != nil {
 			return err
 		}
-		t.say("%s: %s=%s, %s=%s", n.Name, volume.LabelZone, n.Zone, volume.TopologyNodeKey, nodes[n.Name].Labels[volume.TopologyNodeKey])
-		t.say("%s: CSINode lists %s, node id %q, topology keys %s", n.Name, driver.Name, driver.NodeID, strings.Join(driver.TopologyKeys, ", "))
 	}
 	if len(zones) != 2 {
 		return fmt.Errorf("the nodes lie in %d zones, want 2", len(zones))
 	}
 	return t.capacityIsPublished(ctx)
+}
+
+// checkNodeObjects holds what the API says of a node against what the node is.
+func (t *teller) checkNodeObjects(n sandbox.Node, object *corev1.Node, driver *storagev1.CSINodeDriver) error {
+	if got := object.Labels[volume.LabelZone]; got != n.Zone {
+		return fmt.Errorf("node %s has zone %q, want %s", n.Name, got, n.Zone)
+	}
+	if !slices.Contains(driver.TopologyKeys, volume.TopologyNodeKey) {
+		return fmt.Errorf("CSINode %s: topologyKeys %v lack %s", n.Name, driver.TopologyKeys, volume.TopologyNodeKey)
+	}
+	if err := t.checkMachine(n); err != nil {
+		return err
+	}
+	t.say("%s: %s=%s, %s=%s", n.Name, volume.LabelZone, n.Zone, volume.TopologyNodeKey, object.Labels[volume.TopologyNodeKey])
+	t.say("%s: CSINode lists %s, node id %q, topology keys %s", n.Name, driver.Name, driver.NodeID, strings.Join(driver.TopologyKeys, ", "))
+	return nil
 }
 
 func driverOf(node *storagev1.CSINode) *storagev1.CSINodeDriver {

@@ -98,7 +98,7 @@ func (t *teller) keepVolumes(ctx context.Context) (map[int64]keptVolume, error) 
 // setFree lets other claims have volumes whose claims are gone, as an operator
 // does.
 func (t *teller) setFree(ctx context.Context, kept map[int64]keptVolume) error {
-	var names []string
+	names := make([]string, 0, len(kept))
 	for _, v := range kept {
 		names = append(names, v.name)
 	}

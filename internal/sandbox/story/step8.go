@@ -33,21 +33,13 @@ func (t *teller) claimIsTooLarge(ctx context.Context) error {
 	if err := t.makePod(ctx, podWith(name, name)); err != nil {
 		return err
 	}
-	message, err := t.refusal(ctx, name)
-	if err != nil {
-		return err
-	}
 	want := []string{
 		fmt.Sprintf("1 %s: claim %s/%s: class %s allows only %s=%s", volume.ReasonTopologyNotAllowed.Sentence(), namespace, name, class, volume.LabelZone, zone),
 		fmt.Sprintf("2 %s: claim %s/%s asks %s; the freest pool of class %s has %s", volume.ReasonNotEnoughCapacity.Sentence(),
 			namespace, name, volume.FormatBytes(hugeSize), class, volume.FormatBytes(most)),
 	}
-	causes, err := causesOf(message, len(t.cluster.Nodes()))
-	if err != nil {
+	if err := t.refused(ctx, name, want); err != nil {
 		return err
-	}
-	if !slices.Equal(causes, want) {
-		return fmt.Errorf("the event of pod %s says %q, want %q", name, causes, want)
 	}
 	pod, err := t.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -57,7 +49,7 @@ func (t *teller) claimIsTooLarge(ctx context.Context) error {
 		return fmt.Errorf("pod %s is %s on node %q, want Pending on none", name, pod.Status.Phase, pod.Spec.NodeName)
 	}
 	t.say("a claim of %s: pod %s is Pending, and its event counts each node once:", volume.FormatBytes(hugeSize), name)
-	for _, c := range causes {
+	for _, c := range want {
 		t.more("%s", c)
 	}
 	return t.takeBack(ctx, name)
@@ -81,19 +73,29 @@ func (t *teller) takeBack(ctx context.Context, name string) error {
 	return nil
 }
 
-// refusal waits for the event that says why a pod cannot be scheduled.
-func (t *teller) refusal(ctx context.Context, pod string) (string, error) {
-	var message string
+// refused waits for the event that says why a pod cannot be scheduled, and wants
+// these causes of it. A pod that is seen before its claim is first told that
+// there is none.
+func (t *teller) refused(ctx context.Context, pod string, want []string) error {
 	_, err := until(ctx, t.eventKind(), func(have map[string]*corev1.Event) string {
+		said := fmt.Sprintf("pod %s has no event FailedScheduling", pod)
 		for _, e := range have {
-			if e.InvolvedObject.Kind == "Pod" && e.InvolvedObject.Name == pod && e.Reason == "FailedScheduling" {
-				message = e.Message
+			if e.InvolvedObject.Kind != "Pod" || e.InvolvedObject.Name != pod || e.Reason != "FailedScheduling" {
+				continue
+			}
+			causes, err := causesOf(e.Message, len(t.cluster.Nodes()))
+			switch {
+			case err != nil:
+				said = err.Error()
+			case slices.Equal(causes, want):
 				return ""
+			default:
+				said = fmt.Sprintf("the event of pod %s says %q, want %q", pod, causes, want)
 			}
 		}
-		return fmt.Sprintf("pod %s has no event FailedScheduling", pod)
+		return said
 	})
-	return message, err
+	return err
 }
 
 // causesOf splits the text of an event FailedScheduling into its causes, each

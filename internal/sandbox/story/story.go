@@ -17,8 +17,9 @@ import (
 	"github.com/berth-storage/berth/volume"
 )
 
-// stepTimeout bounds every wait in the story.
-const stepTimeout = 30 * time.Second
+// stepTimeout bounds every wait in the story. It is for a machine that is busy
+// with other things; on a quiet one no wait takes a tenth of it.
+const stepTimeout = 90 * time.Second
 
 // teller tells the story.
 type teller struct {

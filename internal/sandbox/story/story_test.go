@@ -24,12 +24,14 @@ func TestCausesOf(t *testing.T) {
 		"two causes": {
 			"what follows of preemption is no cause", 3,
 			"0/3 nodes are available: 1 node(s) lie elsewhere: zone=a,b, 2 node(s) are full: claim x asks 1 TiB; the freest has 2 GiB. preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.",
-			[]string{"1 node(s) lie elsewhere: zone=a,b", "2 node(s) are full: claim x asks 1 TiB; the freest has 2 GiB"}, "",
+			[]string{"1 node(s) lie elsewhere: zone=a,b", "2 node(s) are full: claim x asks 1 TiB; the freest has 2 GiB"},
+			"",
 		},
 		"a comma within": {
 			"claims of one pod are listed in one cause", 2,
 			"0/2 nodes are available: 2 node(s) are full: claims a, b ask 1 TiB together.",
-			[]string{"2 node(s) are full: claims a, b ask 1 TiB together"}, "",
+			[]string{"2 node(s) are full: claims a, b ask 1 TiB together"},
+			"",
 		},
 		"a node twice":    {"a node that is refused twice would be counted twice", 2, "0/2 nodes are available: 1 x, 2 y.", nil, "count 3 nodes"},
 		"a node missing":  {"a node without a cause is not explained", 3, "0/3 nodes are available: 2 y.", nil, "count 2 nodes"},
