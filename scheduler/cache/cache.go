@@ -361,25 +361,28 @@ func (c *Cache) wakeRun() {
 
 // Run ends what only time can end, until ctx is done.
 func (c *Cache) Run(ctx context.Context) {
-	for {
+	for ctx.Err() == nil {
 		c.mu.Lock()
-		next := c.nextDeadline()
+		next, now := c.nextDeadline(), c.clock.Now()
 		c.mu.Unlock()
+		if !next.IsZero() && !next.After(now) {
+			// A change woke the loop in the moment in which its timer was due.
+			c.expire()
+			continue
+		}
 		var due <-chan time.Time
 		stop := func() bool { return true }
 		if !next.IsZero() {
-			timer := c.clock.NewTimer(next.Sub(c.clock.Now()))
+			timer := c.clock.NewTimer(next.Sub(now))
 			due, stop = timer.C(), timer.Stop
 		}
 		select {
 		case <-ctx.Done():
-			stop()
-			return
 		case <-c.timed:
-			stop()
 		case <-due:
 			c.expire()
 		}
+		stop()
 	}
 }
 
