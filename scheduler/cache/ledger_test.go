@@ -36,8 +36,8 @@ func free(l *ledger, class, node string) []int64 {
 	return out
 }
 
-func selected(class, node string, bytes int64) claimFacts {
-	return claimFacts{uid: "c", class: class, selected: node, bytes: bytes, version: "10"}
+func selected(class, node string) claimFacts {
+	return claimFacts{uid: "c", class: class, selected: node, bytes: 30, version: "10"}
 }
 
 func TestLedger(t *testing.T) {
@@ -52,25 +52,25 @@ func TestLedger(t *testing.T) {
 		"nothing held": {reason: "the published capacity", steps: func(l *ledger) {}, want: []int64{100}},
 		"selected": {
 			reason: "a selected claim without a volume is held, also after a restart",
-			steps:  func(l *ledger) { l.setClaim(selected("A", "n1", 30)) }, want: []int64{70},
+			steps:  func(l *ledger) { l.setClaim(selected("A", "n1")) }, want: []int64{70},
 		},
 		"selected before the node is known": {
 			reason: "a hold finds its pool when its node appears",
 			steps: func(l *ledger) {
-				l.setClaim(selected("A", "n2", 30))
+				l.setClaim(selected("A", "n2"))
 				l.setCapacity(capacityOf("A", "n2", "P", 5, 100, "1"))
 				l.setNode("n2", nodeLabels("n2"))
 			}, want: []int64{70},
 		},
 		"elsewhere": {
 			reason: "a hold on another node's pool is not felt here",
-			steps:  func(l *ledger) { l.setNode("n2", nodeLabels("n2")); l.setClaim(selected("A", "n2", 30)) }, want: []int64{100},
+			steps:  func(l *ledger) { l.setNode("n2", nodeLabels("n2")); l.setClaim(selected("A", "n2")) }, want: []int64{100},
 		},
 		"shared pool": {
 			reason: "a claim of another class on the same pool is held here",
 			steps: func(l *ledger) {
 				l.setCapacity(capacityOf("B", "n1", "P", 5, 100, "1"))
-				l.setClaim(selected("B", "n1", 30))
+				l.setClaim(selected("B", "n1"))
 			}, want: []int64{70},
 		},
 		"reserved": {
@@ -134,7 +134,7 @@ func TestLedger(t *testing.T) {
 				l.reserve(unselected, "n1", "pod")
 				l.uncertain("c")
 				l.release("c", "pod", start)
-				l.setClaim(selected("A", "n1", 30))
+				l.setClaim(selected("A", "n1"))
 				l.expire(start.Add(l.grace))
 			}, want: []int64{70},
 		},
@@ -144,23 +144,23 @@ func TestLedger(t *testing.T) {
 		},
 		"selection removed": {
 			reason: "the provisioner gave the node back",
-			steps:  func(l *ledger) { l.setClaim(selected("A", "n1", 30)); l.setClaim(unselected) }, want: []int64{100},
+			steps:  func(l *ledger) { l.setClaim(selected("A", "n1")); l.setClaim(unselected) }, want: []int64{100},
 		},
 		"claim deleted": {
 			reason: "no claim, no hold",
-			steps:  func(l *ledger) { l.setClaim(selected("A", "n1", 30)); l.deleteClaim("c") }, want: []int64{100},
+			steps:  func(l *ledger) { l.setClaim(selected("A", "n1")); l.deleteClaim("c") }, want: []int64{100},
 		},
 		"volume not yet published": {
 			reason: "the object does not contain allocation 6",
 			steps: func(l *ledger) {
-				l.setClaim(selected("A", "n1", 30))
+				l.setClaim(selected("A", "n1"))
 				l.setVolume(volumeFacts{name: "pv", claimUID: "c", pool: "P", allocation: 6, bytes: 32})
 			}, want: []int64{68},
 		},
 		"volume published": {
 			reason: "the object contains allocation 5",
 			steps: func(l *ledger) {
-				l.setClaim(selected("A", "n1", 30))
+				l.setClaim(selected("A", "n1"))
 				l.setVolume(volumeFacts{name: "pv", claimUID: "c", pool: "P", allocation: 5, bytes: 32})
 			}, want: []int64{100},
 		},
@@ -187,7 +187,7 @@ func TestLedger(t *testing.T) {
 		"bound before its volume is seen": {
 			reason: "the claim's event came first: still held",
 			steps: func(l *ledger) {
-				c := selected("A", "n1", 30)
+				c := selected("A", "n1")
 				c.volumeName = "pv"
 				l.setClaim(c)
 			}, want: []int64{70},
@@ -195,7 +195,7 @@ func TestLedger(t *testing.T) {
 		"volume gone, claim still names it": {
 			reason: "nothing is awaited for a deleted volume",
 			steps: func(l *ledger) {
-				c := selected("A", "n1", 30)
+				c := selected("A", "n1")
 				l.setClaim(c)
 				l.setVolume(volumeFacts{name: "pv", claimUID: "c", pool: "P", allocation: 5, bytes: 30})
 				l.deleteVolume("pv")
@@ -206,7 +206,7 @@ func TestLedger(t *testing.T) {
 		"claim lost": {
 			reason: "the PV controller says that the volume is gone",
 			steps: func(l *ledger) {
-				c := selected("A", "n1", 30)
+				c := selected("A", "n1")
 				c.volumeName, c.lost = "pv", true
 				l.setClaim(c)
 			}, want: []int64{100},
@@ -214,20 +214,20 @@ func TestLedger(t *testing.T) {
 		"object deleted and back": {
 			reason: "holds find the object again",
 			steps: func(l *ledger) {
-				l.setClaim(selected("A", "n1", 30))
+				l.setClaim(selected("A", "n1"))
 				l.deleteCapacity(numbered.key)
 				l.setCapacity(numbered)
 			}, want: []int64{70},
 		},
 		"node gone": {
 			reason: "a hold outlives its node's object, for pools that other nodes reach",
-			steps:  func(l *ledger) { l.setClaim(selected("A", "n1", 30)); l.deleteNode("n1") }, want: []int64{70},
+			steps:  func(l *ledger) { l.setClaim(selected("A", "n1")); l.deleteNode("n1") }, want: []int64{70},
 		},
 		"no number": {
 			reason: "a volume without number stays held while the object is the same",
 			steps: func(l *ledger) {
 				l.setCapacity(capacityOf("A", "n1", "", volume.Unnumbered, 100, "1"))
-				l.setClaim(selected("A", "n1", 30))
+				l.setClaim(selected("A", "n1"))
 				l.setVolume(volumeFacts{name: "pv", claimUID: "c", allocation: volume.Unnumbered, bytes: 30})
 			}, want: []int64{70},
 		},
@@ -235,7 +235,7 @@ func TestLedger(t *testing.T) {
 			reason: "a newer object is taken to contain it",
 			steps: func(l *ledger) {
 				l.setCapacity(capacityOf("A", "n1", "", volume.Unnumbered, 100, "1"))
-				l.setClaim(selected("A", "n1", 30))
+				l.setClaim(selected("A", "n1"))
 				l.setVolume(volumeFacts{name: "pv", claimUID: "c", allocation: volume.Unnumbered, bytes: 30})
 				l.setCapacity(capacityOf("A", "n1", "", volume.Unnumbered, 71, "2"))
 			}, want: []int64{71},
@@ -244,7 +244,7 @@ func TestLedger(t *testing.T) {
 			reason: "and the wait is bounded",
 			steps: func(l *ledger) {
 				l.setCapacity(capacityOf("A", "n1", "", volume.Unnumbered, 100, "1"))
-				l.setClaim(selected("A", "n1", 30))
+				l.setClaim(selected("A", "n1"))
 				l.setVolume(volumeFacts{name: "pv", claimUID: "c", allocation: volume.Unnumbered, bytes: 30})
 				l.schedule(start)
 				l.expire(start.Add(l.grace))
@@ -255,7 +255,7 @@ func TestLedger(t *testing.T) {
 			steps: func(l *ledger) {
 				l.setCapacity(capacityOf("A", "n1", "", volume.Unnumbered, 100, "1"))
 				l.setVolume(volumeFacts{name: "pv", claimUID: "c", allocation: volume.Unnumbered, bytes: 30})
-				l.setClaim(selected("A", "n1", 30))
+				l.setClaim(selected("A", "n1"))
 			}, want: []int64{100},
 		},
 	}
