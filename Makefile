@@ -15,6 +15,11 @@ LDFLAGS    := -s -w -X github.com/berth-storage/berth/internal/program.version=$
 	-X k8s.io/component-base/version.gitVersion=$(KUBERNETES) -X k8s.io/client-go/pkg/version.gitVersion=$(KUBERNETES) \
 	-X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=$(word 2,$(subst ., ,$(KUBERNETES)))
 
+# In a mount namespace of its own: what is mounted there is not held by a
+# container, or whatever else copies its namespace, that somebody starts at that
+# moment beside it; and it goes with its processes when they are killed.
+APART := unshare --mount --propagation slave
+
 # Packages with tests. go test also compiles those without, and for the race
 # detector that would be the whole of Kubernetes once more; for the same reason
 # berth-scheduler's wiring is tested without it.
@@ -53,7 +58,7 @@ manifests: ## Print what to apply to a cluster, with the image IMAGE=registry.ex
 
 .PHONY: demo
 demo: prerequisites build ## Show one claim's whole life on a cluster of its own, and clean up
-	$(BIN)/berth-sandbox demo
+	$(APART) $(BIN)/berth-sandbox demo
 
 .PHONY: up
 up: prerequisites build ## Start a cluster and leave it running
@@ -71,14 +76,9 @@ ci: test ## What .ci/run runs on a clean clone
 
 .PHONY: soak
 soak: test-prerequisites build ## The long tests with ever new seeds, for SOAK_MINUTES=30; writes docs/soak.md
-	BERTH_BIN_DIR=$(CURDIR)/$(BIN) SOAK_MINUTES='$(SOAK_MINUTES)' hack/soak.sh
+	BERTH_BIN_DIR=$(CURDIR)/$(BIN) SOAK_MINUTES='$(SOAK_MINUTES)' $(APART) hack/soak.sh
 
 ##@ Tests
-
-# Each package's tests run in a mount namespace of their own: what they mount is
-# not held by a container that another package starts at that moment, and goes
-# with them when they are killed.
-APART := unshare --mount --propagation slave
 
 # The order of the tests of a package: a number, or on for another one each time.
 # BERTH_SEED and BERTH_COUNT (test/seeds) say which random cases, and how many.
@@ -95,7 +95,7 @@ sanity: test-prerequisites ## The CSI community's suite against the driver, with
 
 .PHONY: e2e
 e2e: test-prerequisites build ## The tests on a cluster of real processes
-	BERTH_BIN_DIR=$(CURDIR)/$(BIN) go test -count=1 -timeout 30m ./test/e2e/...
+	BERTH_BIN_DIR=$(CURDIR)/$(BIN) go test -count=1 -timeout 30m -exec '$(APART)' ./test/e2e/...
 
 .PHONY: prerequisites
 prerequisites:

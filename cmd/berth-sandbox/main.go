@@ -56,10 +56,10 @@ func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "berth-sandbox",
 		Short: "A Kubernetes cluster with Berth in it, on this machine",
-		Long: `berth-sandbox runs a real etcd, kube-apiserver and kube-controller-manager, and
-Berth on as many nodes as wanted, as processes of this machine. No container
-engine, no images, no network. Pods run as processes on a throw-away copy of
-this machine's root filesystem; their volumes are real.
+		Long: `berth-sandbox runs a real etcd, kube-apiserver, kube-controller-manager and
+kube-scheduler, and Berth on as many nodes as wanted, as processes of this
+machine. No container engine, no images, no network. Pods run as processes on a
+throw-away copy of this machine's root filesystem; their volumes are real.
 
 It needs root, since volumes are loop devices and mounts. Everything lies in one
 folder, and "down" leaves nothing behind.`,
