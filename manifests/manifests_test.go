@@ -169,6 +169,7 @@ func TestSchedulerRights(t *testing.T) {
 		{by: "BerthVolumes, binding", group: "", resource: "persistentvolumes", verbs: "get list watch update patch"},
 		{by: "BerthVolumes, binding", group: "", resource: "persistentvolumeclaims", verbs: "get list watch update patch"},
 		{by: "BerthVolumes, capacity ledger", group: "storage.k8s.io", resource: "csistoragecapacities", verbs: "list watch"},
+		{by: "BerthVolumes, sources of claims", group: "snapshot.storage.k8s.io", resource: "volumesnapshotcontents", verbs: "list watch"},
 		{by: "BerthVolumes, attach ledger", group: "storage.k8s.io", resource: "volumeattachments", verbs: "list watch"},
 		{by: "BerthVolumes, attach ledger", group: "storage.k8s.io", resource: "csinodes", verbs: "list watch"},
 		{by: "BerthVolumes, drivers", group: "storage.k8s.io", resource: "csidrivers", verbs: "list watch"},

@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/berth-storage/berth/scheduler/internal/seeds"
+	"github.com/berth-storage/berth/test/seeds"
 )
 
 // matches is every rule of a match but place.
@@ -147,7 +147,7 @@ func randomWorld(r *rand.Rand) (world, []Claim) {
 
 func TestFindAgainstEveryChoice(t *testing.T) {
 	var yes, no, beyondGreedy int
-	rounds := seeds.Each(t, 10_000, func(seed uint64, r *rand.Rand) {
+	rounds := seeds.Rounds(t, 10_000, func(seed uint64, r *rand.Rand) {
 		w, claims := randomWorld(r)
 		n := node("n1")
 		pod := NewPod(nil, claims)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/berth-storage/berth/scheduler/internal/seeds"
+	"github.com/berth-storage/berth/test/seeds"
 )
 
 // truth is a cluster with numbered pools: the API as it is, of which the ledger
@@ -320,7 +320,7 @@ func TestLedgerInterleavings(t *testing.T) {
 	const steps = 200
 	kinds := []string{"claim", "volume", "capacity"}
 	count := map[string]int{}
-	rounds := seeds.Each(t, 200, func(seed uint64, r *rand.Rand) {
+	rounds := seeds.Rounds(t, 200, func(seed uint64, r *rand.Rand) {
 		w := newTruth(r)
 		l := w.restart()
 		var log []string

@@ -15,7 +15,7 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/berth-storage/berth/scheduler/binding"
-	"github.com/berth-storage/berth/scheduler/internal/seeds"
+	"github.com/berth-storage/berth/test/seeds"
 )
 
 // randomSelector makes selectors of every operator, plain ones often.
@@ -65,7 +65,7 @@ func randomNode(r *rand.Rand) binding.Node {
 // also in a snapshot that its original has moved on from.
 func TestIndexAgainstScan(t *testing.T) {
 	found, exact, tested, loose := 0, 0, 0, 0
-	rounds := seeds.Each(t, 1000, func(seed uint64, r *rand.Rand) {
+	rounds := seeds.Rounds(t, 1000, func(seed uint64, r *rand.Rand) {
 		x, shared := newIndex[string, string](), places{}
 		all, placed := map[string]*corev1.NodeSelector{}, map[string]*place{}
 		for i := range 1 + r.IntN(12) {
@@ -154,7 +154,7 @@ func collect(x *index[string, string], key string, node *binding.Node) []string 
 // in and not taken out, and earlier lists stay what they were.
 func TestListAgainstSort(t *testing.T) {
 	longest := 0
-	rounds := seeds.Each(t, 30, func(seed uint64, r *rand.Rand) {
+	rounds := seeds.Rounds(t, 30, func(seed uint64, r *rand.Rand) {
 		var l list[int]
 		world := map[string]entry[int]{}
 		order := func() (out []int) {

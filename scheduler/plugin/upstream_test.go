@@ -22,7 +22,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
-	"github.com/berth-storage/berth/scheduler/internal/seeds"
+	"github.com/berth-storage/berth/test/seeds"
 	"github.com/berth-storage/berth/volume"
 )
 
@@ -181,7 +181,7 @@ func answers(ctx context.Context, t *testing.T, p volumesPlugin, pod *corev1.Pod
 // answer every node with the same code, the same sentences and the same score.
 func TestLikeUpstream(t *testing.T) {
 	count := map[string]int{}
-	rounds := seeds.Each(t, 80, func(seed uint64, r *rand.Rand) {
+	rounds := seeds.Rounds(t, 80, func(seed uint64, r *rand.Rand) {
 		objects, pod := randomCluster(r)
 		ctx, cancel := context.WithCancel(t.Context())
 		rig := newCluster(t, objects...).start(ctx)

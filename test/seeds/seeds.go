@@ -4,6 +4,7 @@ package seeds
 
 import (
 	"iter"
+	"math/rand/v2"
 	"os"
 	"strconv"
 	"testing"
@@ -38,6 +39,33 @@ func Each(t testing.TB, usual int) iter.Seq[uint64] {
 				return
 			}
 		}
+	}
+}
+
+// Rounds runs one round a seed, usual of them unless BERTH_COUNT says otherwise,
+// and ends the test at the first that fails, with the seed to repeat it. It
+// returns how many rounds there were.
+func Rounds(t *testing.T, usual int, round func(seed uint64, r *rand.Rand)) int {
+	t.Helper()
+	n := 0
+	for seed := range Each(t, usual) {
+		one(t, seed, round)
+		n++
+	}
+	return n
+}
+
+// one tells the seed also where the round itself ends the test.
+func one(t *testing.T, seed uint64, round func(seed uint64, r *rand.Rand)) {
+	t.Helper()
+	defer func() {
+		if t.Failed() {
+			t.Logf("repeat with %s=%d", envSeed, seed)
+		}
+	}()
+	round(seed, rand.New(rand.NewPCG(seed, 0)))
+	if t.Failed() {
+		t.FailNow()
 	}
 }
 

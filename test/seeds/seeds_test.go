@@ -1,6 +1,7 @@
 package seeds
 
 import (
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -24,5 +25,18 @@ func TestEach(t *testing.T) {
 				t.Errorf("%s (-want +got)\n%s", tc.reason, diff)
 			}
 		})
+	}
+}
+
+func TestRounds(t *testing.T) {
+	t.Setenv(envSeed, "7")
+	var got []uint64
+	numbers := map[uint64]bool{}
+	n := Rounds(t, 3, func(seed uint64, r *rand.Rand) {
+		got = append(got, seed)
+		numbers[r.Uint64()] = true
+	})
+	if diff := cmp.Diff([]uint64{7, 8, 9}, got); diff != "" || n != 3 || len(numbers) != 3 {
+		t.Errorf("%d rounds with %d different numbers; seeds (-want +got)\n%s", n, len(numbers), diff)
 	}
 }

@@ -87,9 +87,9 @@ var importRules = []struct {
 		why:   "only host touches the machine, so that its fake can fail every call and one room holds every mount",
 	},
 	{
-		of: []string{""}, except: []string{"scheduler/plugin", "cmd/berth-scheduler"},
+		of: []string{""}, except: []string{"scheduler/plugin", "cmd/berth-scheduler", "internal/sandbox/multicall"},
 		never: []string{"k8s.io/kube-scheduler/framework", "k8s.io/kubernetes/pkg/scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"},
-		why:   "only scheduler/plugin adapts to the scheduler framework; the extender uses the same decisions without it",
+		why:   "only scheduler/plugin adapts to the scheduler framework; the extender uses the same decisions without it; the stock scheduler of the sandbox is upstream's whole program",
 	},
 	{
 		of: []string{""}, except: []string{"scheduler/plugin", "cmd", "internal/sandbox/multicall", "internal/sandbox/podruntime"},
