@@ -23,16 +23,18 @@ func day() metav1.Time { return metav1.NewTime(time.Unix(1_800_000_000, 0)) }
 
 // shipped is the policy and its binding as an API server returns them.
 func shipped() (*admissionregistrationv1.MutatingAdmissionPolicy, *admissionregistrationv1.MutatingAdmissionPolicyBinding) {
-	return &admissionregistrationv1.MutatingAdmissionPolicy{
-			ObjectMeta: metav1.ObjectMeta{Name: volume.ClaimLabelPolicy, CreationTimestamp: day()},
-			Spec: admissionregistrationv1.MutatingAdmissionPolicySpec{MatchConstraints: &admissionregistrationv1.MatchResources{
-				NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{},
-				ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{}},
-			}},
-		}, &admissionregistrationv1.MutatingAdmissionPolicyBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: volume.ClaimLabelPolicy, CreationTimestamp: metav1.NewTime(day().Add(time.Hour))},
-			Spec:       admissionregistrationv1.MutatingAdmissionPolicyBindingSpec{PolicyName: volume.ClaimLabelPolicy},
-		}
+	policy := &admissionregistrationv1.MutatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: volume.ClaimLabelPolicy, CreationTimestamp: day()},
+		Spec: admissionregistrationv1.MutatingAdmissionPolicySpec{MatchConstraints: &admissionregistrationv1.MatchResources{
+			NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{},
+			ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{}},
+		}},
+	}
+	binding := &admissionregistrationv1.MutatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: volume.ClaimLabelPolicy, CreationTimestamp: metav1.NewTime(day().Add(time.Hour))},
+		Spec:       admissionregistrationv1.MutatingAdmissionPolicyBindingSpec{PolicyName: volume.ClaimLabelPolicy},
+	}
+	return policy, binding
 }
 
 func TestChoose(t *testing.T) {

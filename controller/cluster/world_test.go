@@ -23,13 +23,15 @@ const gi = volume.GiB
 
 // makeNode makes a ready node and its CSINode with the driver.
 func makeNode(name string) (*corev1.Node, *storagev1.CSINode) {
-	return &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{volume.TopologyNodeKey: name}},
-			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
-		}, &storagev1.CSINode{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec:       storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: volume.DriverName, NodeID: name, TopologyKeys: []string{volume.TopologyNodeKey}}}},
-		}
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{volume.TopologyNodeKey: name}},
+		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+	}
+	csiNode := &storagev1.CSINode{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: volume.DriverName, NodeID: name, TopologyKeys: []string{volume.TopologyNodeKey}}}},
+	}
+	return node, csiNode
 }
 
 func makeClass(name string, mode storagev1.VolumeBindingMode) *storagev1.StorageClass {
