@@ -195,7 +195,8 @@ func (w *truth) step(l *ledger) string {
 		if c, ok := pick(); ok && c.selected != "" && w.pvs["pvc-"+c.uid].name == "" && c.volumeName == "" {
 			pool := "pool-" + c.selected
 			p := w.pools[pool]
-			if p.free() < c.bytes {
+			// Others may have taken the room; and a driver may refuse for a reason of its own.
+			if p.free() < c.bytes || w.r.IntN(8) == 0 {
 				c.selected = ""
 				w.setClaim(c)
 				return "give back " + c.uid
