@@ -77,11 +77,11 @@ func (w *worker) current() *corev1.Pod {
 func (w *worker) run(ctx context.Context) { //nolint:contextcheck // a pod's life has ends of its own
 	pod := w.current()
 	defer w.rt.done(pod.UID)
+	logger := klog.LoggerWithValues(klog.FromContext(ctx), "pod", klog.KObj(pod))
+	ctx = klog.NewContext(ctx, logger)
 	stop := context.AfterFunc(ctx, func() { w.endExist(context.Cause(ctx)) })
 	defer stop()
 	defer w.endExist(nil)
-	logger := klog.LoggerWithValues(klog.FromContext(ctx), "pod", klog.KObj(pod))
-	ctx = klog.NewContext(ctx, logger)
 
 	statusCtx, stopStatus := context.WithCancel(klog.NewContext(w.existing, logger))
 	var writer sync.WaitGroup
