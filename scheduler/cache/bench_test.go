@@ -61,8 +61,10 @@ func manyNodes(b *testing.B, s size) (*stores, []binding.Node) {
 	nodes := make([]binding.Node, 0, s.nodes)
 	for i := range s.nodes {
 		name := fmt.Sprintf("node-%05d", i)
-		nodes = append(nodes, binding.Node{Name: name, Labels: hostLabels(name)})
-		c.put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: hostLabels(name)}})
+		labels := hostLabels(name)
+		// The scheduler's snapshot has the informer's objects.
+		nodes = append(nodes, binding.Node{Name: name, Labels: labels})
+		c.put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}})
 		for v := range s.volumes {
 			c.put(localVolume(fmt.Sprintf("pv-%05d-%d", i, v), name, 1+v))
 		}

@@ -71,7 +71,7 @@ type knownClaim struct{ uid, class, volume, selected string }
 // factory is started by the caller, and Run after it.
 func New(f informers.SharedInformerFactory, o Options) (*Cache, error) {
 	core, storage := f.Core().V1(), f.Storage().V1()
-	all := places{}
+	all := newPlaces(newAtlas())
 	c := &Cache{
 		stores: objectStores{
 			claims: core.PersistentVolumeClaims().Informer().GetStore(), volumes: core.PersistentVolumes().Informer().GetStore(),
@@ -94,7 +94,7 @@ func New(f informers.SharedInformerFactory, o Options) (*Cache, error) {
 		{core.PersistentVolumeClaims().Informer(), c.observeClaim, nil},
 		{core.PersistentVolumes().Informer(), c.observeVolume, nil},
 		{storage.CSIStorageCapacities().Informer(), c.observeCapacity, nil},
-		{core.Nodes().Informer(), c.observeNode, sameLabels},
+		{core.Nodes().Informer(), c.observeNode, nil},
 		{core.Pods().Informer(), c.observePod, func(any, any) bool { return true }},
 		{storage.StorageClasses().Informer(), c.observeClass, nil},
 		{storage.CSINodes().Informer(), c.observeCSINode, nil},
@@ -213,8 +213,9 @@ func (c *Cache) Stop(w *Waiter) {
 // snapshot needs mu.
 func (c *Cache) snapshot() *Snapshot {
 	if c.last == nil {
+		atlas := c.ledger.places.atlas.snapshot()
 		c.last = &Snapshot{
-			free: c.volumes.free.snapshot(), segments: c.ledger.segments.snapshot(),
+			free: c.volumes.free.snapshot(atlas), segments: c.ledger.segments.snapshot(atlas),
 			nodes: c.ledger.shareNodes(), most: map[string]mostAvailable{},
 		}
 	}

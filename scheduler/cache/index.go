@@ -8,8 +8,8 @@ import (
 )
 
 // index finds what a node reaches, by group, without looking at what it does
-// not: for each set of label keys that the group's places use, one look at the
-// node's own values; and one test for each distinct place that names no values.
+// not: for each ground that the group's places use, one look at the node's own
+// number there; and one test for each distinct place that names no values.
 //
 // It copies on write: snapshot is O(1), and a snapshot may be read by many
 // goroutines while its original is written.
@@ -19,6 +19,7 @@ type index[G comparable, T any] struct {
 	// groups is replaced where a snapshot reads it.
 	groups map[G]*group[T]
 	shared bool
+	atlas  *atlas
 }
 
 // group is the items of one kind. It is replaced as a whole where a snapshot
@@ -29,10 +30,12 @@ type group[T any] struct {
 	loose  []looseList[T]
 }
 
-// shape is a set of label keys, and the items at each tuple of their values.
+// shape is a ground, and the items at each number of it.
 type shape[T any] struct {
-	keys  []string
-	spots *trie[list[T]]
+	ground int
+	spots  *pages[list[T]]
+	// filled counts the numbers that have items.
+	filled int
 }
 
 // looseList is the items of one place that names no values.
@@ -41,15 +44,17 @@ type looseList[T any] struct {
 	items list[T]
 }
 
-func newIndex[G comparable, T any]() *index[G, T] {
-	return &index[G, T]{groups: map[G]*group[T]{}}
+// newIndex makes an index of places that the atlas settles.
+func newIndex[G comparable, T any](a *atlas) *index[G, T] {
+	return &index[G, T]{groups: map[G]*group[T]{}, atlas: a}
 }
 
 // snapshot is a view that later writes do not change. It must not be written.
-func (x *index[G, T]) snapshot() *index[G, T] {
+// The atlas is a snapshot of the same moment.
+func (x *index[G, T]) snapshot(a *atlas) *index[G, T] {
 	x.epoch++
 	x.shared = true
-	return &index[G, T]{groups: x.groups}
+	return &index[G, T]{groups: x.groups, atlas: a}
 }
 
 // own makes a group writable; nil where it is not there and make is false.
@@ -118,45 +123,56 @@ func (g *group[T]) setLoose(p *place, change func(list[T]) list[T]) {
 }
 
 func (g *group[T]) setSpot(s *spot, epoch uint64, change func(list[T]) list[T]) {
-	at := slices.IndexFunc(g.shapes, func(sh shape[T]) bool { return equal(sh.keys, s.keys) })
+	at := slices.IndexFunc(g.shapes, func(sh shape[T]) bool { return sh.ground == s.ground })
 	if at < 0 {
-		g.shapes = append(g.shapes, shape[T]{keys: s.keys})
+		g.shapes = append(g.shapes, shape[T]{ground: s.ground})
 		at = len(g.shapes) - 1
 	}
 	sh := &g.shapes[at]
 	sh.spots = sh.spots.own(epoch)
-	var l list[T]
-	if old := sh.spots.get(s.values); old != nil {
-		l = *old
+	l := sh.spots.at(s.number)
+	if !l.empty() {
+		sh.filled--
 	}
-	if l = change(l); l.empty() {
-		sh.spots.delete(s.values)
-	} else {
-		sh.spots.set(s.values, l)
+	if *l = change(*l); !l.empty() {
+		sh.filled++
 	}
-	if sh.spots.size == 0 {
+	if sh.filled == 0 {
 		g.shapes = slices.Delete(g.shapes, at, at+1)
 	}
 }
 
+// of is what an index has of one group, and how nodes find it.
+type of[T any] struct {
+	group *group[T]
+	atlas *atlas
+}
+
+func (x *index[G, T]) of(key G) of[T] { return of[T]{x.groups[key], x.atlas} }
+
 // reach visits the items that the node reaches, each list from the size on;
-// visit answers false to end one list. An item with several spots may be met
+// visit answers false to end one list, and must not change an item. An item with several spots may be met
 // more than once.
-func (g *group[T]) reach(node *binding.Node, size int64, visit func(T) bool) {
+func (o of[T]) reach(node *binding.Node, size int64, visit func(*T) bool) {
+	if o.group == nil {
+		return
+	}
 	each := func(e *entry[T]) bool {
 		if e.place != nil && !e.place.Matches(node) {
 			return true
 		}
-		return visit(e.value)
+		return visit(&e.value)
 	}
-	for i := range g.shapes {
-		if l := g.shapes[i].spots.at(g.shapes[i].keys, node); l != nil {
+	row := o.atlas.row(node)
+	for i := range o.group.shapes {
+		sh := &o.group.shapes[i]
+		if l := sh.spots.get(o.atlas.number(sh.ground, row, node)); l != nil {
 			l.ascend(size, each)
 		}
 	}
-	for i := range g.loose {
-		if g.loose[i].place.Matches(node) {
-			g.loose[i].items.ascend(size, each)
+	for i := range o.group.loose {
+		if o.group.loose[i].place.Matches(node) {
+			o.group.loose[i].items.ascend(size, each)
 		}
 	}
 }

@@ -134,7 +134,7 @@ func (w *truth) deliver(l *ledger, kind string) bool {
 			l.deleteVolume(key)
 		}
 	case "capacity":
-		l.setCapacity(w.caps[key])
+		offer(l, w.caps[key])
 	}
 	return true
 }
@@ -268,7 +268,7 @@ func (w *truth) step(l *ledger) string {
 
 // restart is a ledger that knows nothing but the API's objects, read in any order.
 func (w *truth) restart() *ledger {
-	l := newLedger(time.Minute, places{})
+	l := newLedger(time.Minute, newPlaces(newAtlas()))
 	steps := []func(){
 		func() { l.setNode("n1", nodeLabels("n1")) }, func() { l.setNode("n2", nodeLabels("n2")) },
 	}
@@ -280,7 +280,7 @@ func (w *truth) restart() *ledger {
 		w.seen[name] = true
 	}
 	for _, c := range w.caps {
-		steps = append(steps, func() { l.setCapacity(c) })
+		steps = append(steps, func() { offer(l, c) })
 	}
 	w.r.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
 	for _, s := range steps {

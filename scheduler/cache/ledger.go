@@ -18,7 +18,7 @@ import (
 //
 // It has no lock and no clock; Cache gives it both.
 type ledger struct {
-	segments *index[string, *binding.Segment]
+	segments *index[string, binding.Segment]
 	// places holds the topologies of objects.
 	places  places
 	objects map[string]capacityFacts
@@ -51,7 +51,7 @@ type ledger struct {
 
 func newLedger(grace time.Duration, all places) *ledger {
 	return &ledger{
-		segments: newIndex[string, *binding.Segment](), places: all,
+		segments: newIndex[string, binding.Segment](all.atlas), places: all,
 		objects: map[string]capacityFacts{}, ofClass: map[string]map[string]struct{}{}, pools: map[string]*pool{}, pairs: map[[2]string]int{},
 		holds: map[string]*hold{}, byClass: map[string]map[string]struct{}{}, byNode: map[string]map[string]struct{}{},
 		volumes: map[string]volumeFacts{}, volumeOf: map[string]string{},
@@ -60,15 +60,16 @@ func newLedger(grace time.Duration, all places) *ledger {
 	}
 }
 
-// setNode takes a node's labels.
-func (l *ledger) setNode(name string, labels map[string]string) {
+// setNode takes a node's labels. It reports whether they are others.
+func (l *ledger) setNode(name string, labels map[string]string) bool {
 	delete(l.gone, name)
 	if old, known := l.nodes[name]; known && maps.Equal(old, labels) {
-		return
+		return false
 	}
 	l.ownNodes()
 	l.nodes[name] = labels
 	l.place(slices.Collect(maps.Keys(l.byNode[name])))
+	return true
 }
 
 func (l *ledger) deleteNode(name string) {

@@ -157,7 +157,7 @@ func (l *ledger) reached(class, node string) []string {
 		return nil
 	}
 	var out []string
-	for _, s := range (room{l.segments.groups[class]}).Segments(nil, &binding.Node{Name: node, Labels: labels}) {
+	for _, s := range (room{l.segments.of(class)}).Segments(nil, &binding.Node{Name: node, Labels: labels}) {
 		if !slices.Contains(out, s.Pool) {
 			out = append(out, s.Pool)
 		}

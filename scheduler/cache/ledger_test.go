@@ -14,7 +14,7 @@ import (
 
 // at is the topology of one node.
 func at(node string) *place {
-	return places{}.ofTopology(&metav1.LabelSelector{MatchLabels: map[string]string{"host": node}})
+	return newPlaces(newAtlas()).ofTopology(&metav1.LabelSelector{MatchLabels: map[string]string{"host": node}})
 }
 
 func nodeLabels(node string) map[string]string { return map[string]string{"host": node} }
@@ -27,10 +27,21 @@ func capacityOf(class, node, pool string, n, bytes int64, version string) capaci
 	return f
 }
 
+// offer gives the ledger an object, of a place of its own.
+func offer(l *ledger, f capacityFacts) {
+	of := f.place
+	f.place = l.places.intern(of.id, func() *place {
+		p := *of
+		p.refs, p.spots = 0, slices.Clone(of.spots)
+		return &p
+	})
+	l.setCapacity(f)
+}
+
 // free is what the ledger says a class has on a node: object by object.
 func free(l *ledger, class, node string) []int64 {
 	var out []int64
-	for _, s := range (room{l.segments.groups[class]}).Segments(nil, &binding.Node{Name: node, Labels: nodeLabels(node)}) {
+	for _, s := range (room{l.segments.of(class)}).Segments(nil, &binding.Node{Name: node, Labels: nodeLabels(node)}) {
 		out = append(out, s.Available)
 	}
 	return out
@@ -58,7 +69,7 @@ func TestLedger(t *testing.T) {
 			reason: "a hold finds its pool when its node appears",
 			steps: func(l *ledger) {
 				l.setClaim(selected("A", "n2"))
-				l.setCapacity(capacityOf("A", "n2", "P", 5, 100, "1"))
+				offer(l, capacityOf("A", "n2", "P", 5, 100, "1"))
 				l.setNode("n2", nodeLabels("n2"))
 			}, want: []int64{70},
 		},
@@ -69,7 +80,7 @@ func TestLedger(t *testing.T) {
 		"shared pool": {
 			reason: "a claim of another class on the same pool is held here",
 			steps: func(l *ledger) {
-				l.setCapacity(capacityOf("B", "n1", "P", 5, 100, "1"))
+				offer(l, capacityOf("B", "n1", "P", 5, 100, "1"))
 				l.setClaim(selected("B", "n1"))
 			}, want: []int64{70},
 		},
@@ -174,7 +185,7 @@ func TestLedger(t *testing.T) {
 			reason: "the next object contains it",
 			steps: func(l *ledger) {
 				l.setVolume(volumeFacts{name: "pv", claimUID: "c", pool: "P", allocation: 6, bytes: 32})
-				l.setCapacity(capacityOf("A", "n1", "P", 6, 68, "2"))
+				offer(l, capacityOf("A", "n1", "P", 6, 68, "2"))
 			}, want: []int64{68},
 		},
 		"volume deleted": {
@@ -216,7 +227,7 @@ func TestLedger(t *testing.T) {
 			steps: func(l *ledger) {
 				l.setClaim(selected("A", "n1"))
 				l.deleteCapacity(numbered.key)
-				l.setCapacity(numbered)
+				offer(l, numbered)
 			}, want: []int64{70},
 		},
 		"node gone": {
@@ -226,7 +237,7 @@ func TestLedger(t *testing.T) {
 		"no number": {
 			reason: "a volume without number stays held while the object is the same",
 			steps: func(l *ledger) {
-				l.setCapacity(capacityOf("A", "n1", "", volume.Unnumbered, 100, "1"))
+				offer(l, capacityOf("A", "n1", "", volume.Unnumbered, 100, "1"))
 				l.setClaim(selected("A", "n1"))
 				l.setVolume(volumeFacts{name: "pv", claimUID: "c", allocation: volume.Unnumbered, bytes: 30})
 			}, want: []int64{70},
@@ -234,16 +245,16 @@ func TestLedger(t *testing.T) {
 		"no number, newer object": {
 			reason: "a newer object is taken to contain it",
 			steps: func(l *ledger) {
-				l.setCapacity(capacityOf("A", "n1", "", volume.Unnumbered, 100, "1"))
+				offer(l, capacityOf("A", "n1", "", volume.Unnumbered, 100, "1"))
 				l.setClaim(selected("A", "n1"))
 				l.setVolume(volumeFacts{name: "pv", claimUID: "c", allocation: volume.Unnumbered, bytes: 30})
-				l.setCapacity(capacityOf("A", "n1", "", volume.Unnumbered, 71, "2"))
+				offer(l, capacityOf("A", "n1", "", volume.Unnumbered, 71, "2"))
 			}, want: []int64{71},
 		},
 		"no number, no newer object": {
 			reason: "and the wait is bounded",
 			steps: func(l *ledger) {
-				l.setCapacity(capacityOf("A", "n1", "", volume.Unnumbered, 100, "1"))
+				offer(l, capacityOf("A", "n1", "", volume.Unnumbered, 100, "1"))
 				l.setClaim(selected("A", "n1"))
 				l.setVolume(volumeFacts{name: "pv", claimUID: "c", allocation: volume.Unnumbered, bytes: 30})
 				l.schedule(start)
@@ -253,7 +264,7 @@ func TestLedger(t *testing.T) {
 		"no number, old volume": {
 			reason: "after a restart the volumes of other drivers hold nothing",
 			steps: func(l *ledger) {
-				l.setCapacity(capacityOf("A", "n1", "", volume.Unnumbered, 100, "1"))
+				offer(l, capacityOf("A", "n1", "", volume.Unnumbered, 100, "1"))
 				l.setVolume(volumeFacts{name: "pv", claimUID: "c", allocation: volume.Unnumbered, bytes: 30})
 				l.setClaim(selected("A", "n1"))
 			}, want: []int64{100},
@@ -261,9 +272,9 @@ func TestLedger(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			l := newLedger(time.Minute, places{})
+			l := newLedger(time.Minute, newPlaces(newAtlas()))
 			l.setNode("n1", nodeLabels("n1"))
-			l.setCapacity(numbered)
+			offer(l, numbered)
 			tc.steps(l)
 			node := "n1"
 			if _, moved := l.objects["ns/A-n2"]; moved {

@@ -8,11 +8,12 @@ import (
 
 // entry is a value in a list, ordered by size, then by id.
 type entry[T any] struct {
-	size  int64
-	id    string
-	value T
+	// What a pass over the nodes reads comes first.
+	size int64
 	// place is tested where the way to the list did not say all about it.
 	place *place
+	value T
+	id    string
 }
 
 func (e *entry[T]) compare(size int64, id string) int {
@@ -25,19 +26,45 @@ const chunkMax = 128
 // list is an ordered list that never changes: with and without return another
 // one that shares all but one chunk. The zero list is empty.
 type list[T any] struct {
-	// chunks are ordered and none is empty.
+	// only is the chunk of a list that has a single one: most do, and a way
+	// through chunks would be one more place in memory to wait for.
+	only []entry[T]
+	// chunks are ordered and none is empty; nil with only.
 	chunks [][]entry[T]
 }
 
-// find is where an entry of that order is, or would be.
-func (l list[T]) find(size int64, id string) (chunk, at int, found bool) {
-	chunk, _ = slices.BinarySearchFunc(l.chunks, 0, func(c []entry[T], _ int) int {
+// listOf makes a list of chunks that it owns.
+func listOf[T any](chunks [][]entry[T]) list[T] {
+	switch len(chunks) {
+	case 0:
+		return list[T]{}
+	case 1:
+		return list[T]{only: chunks[0]}
+	}
+	return list[T]{chunks: chunks}
+}
+
+// all are the list's chunks.
+func (l list[T]) all() [][]entry[T] {
+	if len(l.only) > 0 {
+		return [][]entry[T]{l.only}
+	}
+	return l.chunks
+}
+
+// find is where an entry of that order is among the chunks, or would be.
+func find[T any](chunks [][]entry[T], size int64, id string) (chunk, at int, found bool) {
+	chunk, _ = slices.BinarySearchFunc(chunks, 0, func(c []entry[T], _ int) int {
 		return c[len(c)-1].compare(size, id)
 	})
-	if chunk == len(l.chunks) {
+	if chunk == len(chunks) {
 		return chunk, 0, false
 	}
-	c := l.chunks[chunk]
+	at, found = findIn(chunks[chunk], size, id)
+	return chunk, at, found
+}
+
+func findIn[T any](c []entry[T], size int64, id string) (at int, found bool) {
 	lo, hi := 0, len(c)
 	for lo < hi {
 		if mid := (lo + hi) / 2; c[mid].compare(size, id) < 0 {
@@ -46,61 +73,75 @@ func (l list[T]) find(size int64, id string) (chunk, at int, found bool) {
 			hi = mid
 		}
 	}
-	return chunk, lo, lo < len(c) && c[lo].compare(size, id) == 0
+	return lo, lo < len(c) && c[lo].compare(size, id) == 0
 }
 
 // with adds or replaces an entry.
 func (l list[T]) with(e entry[T]) list[T] {
-	chunk, at, found := l.find(e.size, e.id)
-	if chunk == len(l.chunks) {
+	all := l.all()
+	chunk, at, found := find(all, e.size, e.id)
+	if chunk == len(all) {
 		if chunk == 0 {
-			return list[T]{[][]entry[T]{{e}}}
+			return list[T]{only: []entry[T]{e}}
 		}
 		chunk--
-		at = len(l.chunks[chunk])
+		at = len(all[chunk])
 	}
-	old := l.chunks[chunk]
+	old := all[chunk]
 	tail := old[at:]
 	if found {
 		tail = tail[1:]
 	}
 	next := make([]entry[T], 0, len(old)+1)
 	next = append(append(append(next, old[:at]...), e), tail...)
-	chunks := make([][]entry[T], 0, len(l.chunks)+1)
-	chunks = append(chunks, l.chunks[:chunk]...)
+	chunks := make([][]entry[T], 0, len(all)+1)
+	chunks = append(chunks, all[:chunk]...)
 	if half := len(next) / 2; len(next) > chunkMax {
 		chunks = append(chunks, next[:half:half], next[half:])
 	} else {
 		chunks = append(chunks, next)
 	}
-	return list[T]{append(chunks, l.chunks[chunk+1:]...)}
+	return listOf(append(chunks, all[chunk+1:]...))
 }
 
 // without drops an entry; a list that lacks it is returned as it is.
 func (l list[T]) without(size int64, id string) list[T] {
-	chunk, at, found := l.find(size, id)
+	all := l.all()
+	chunk, at, found := find(all, size, id)
 	if !found {
 		return l
 	}
-	chunks := make([][]entry[T], 0, len(l.chunks))
-	chunks = append(chunks, l.chunks[:chunk]...)
-	if old := l.chunks[chunk]; len(old) > 1 {
+	chunks := make([][]entry[T], 0, len(all))
+	chunks = append(chunks, all[:chunk]...)
+	if old := all[chunk]; len(old) > 1 {
 		chunks = append(chunks, slices.Concat(old[:at], old[at+1:]))
 	}
-	return list[T]{append(chunks, l.chunks[chunk+1:]...)}
+	return listOf(append(chunks, all[chunk+1:]...))
 }
 
 // ascend visits the entries of at least that size, in order, until visit
 // answers false.
-func (l list[T]) ascend(size int64, visit func(*entry[T]) bool) {
-	chunk, at, _ := l.find(size, "")
+func (l *list[T]) ascend(size int64, visit func(*entry[T]) bool) {
+	if len(l.only) > 0 {
+		at, _ := findIn(l.only, size, "")
+		each(l.only[at:], visit)
+		return
+	}
+	chunk, at, _ := find(l.chunks, size, "")
 	for ; chunk < len(l.chunks); chunk, at = chunk+1, 0 {
-		for c := l.chunks[chunk]; at < len(c); at++ {
-			if !visit(&c[at]) {
-				return
-			}
+		if !each(l.chunks[chunk][at:], visit) {
+			return
 		}
 	}
 }
 
-func (l list[T]) empty() bool { return len(l.chunks) == 0 }
+func each[T any](c []entry[T], visit func(*entry[T]) bool) bool {
+	for i := range c {
+		if !visit(&c[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func (l *list[T]) empty() bool { return len(l.only) == 0 && len(l.chunks) == 0 }

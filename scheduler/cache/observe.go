@@ -30,12 +30,6 @@ func handler(observe func(string), same func(old, new any) bool) cache.ResourceE
 	}
 }
 
-func sameLabels(old, new any) bool {
-	a, okA := old.(*corev1.Node)
-	b, okB := new.(*corev1.Node)
-	return okA && okB && maps.Equal(a.Labels, b.Labels)
-}
-
 // Observe brings the cache up to date with one object, named by an event that
 // somebody else received first. Objects of other kinds are ignored.
 func (c *Cache) Observe(obj any) {
@@ -202,21 +196,32 @@ func (c *Cache) observeAttachment(name string) {
 func (c *Cache) observeNode(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.syncNode(name)
-	c.waiters.poke(NodeKey(name))
+	if c.moveNode(name) {
+		c.waiters.poke(NodeKey(name))
+	}
 }
 
 // syncNode needs mu.
-func (c *Cache) syncNode(name string) {
-	c.last = nil
+func (c *Cache) syncNode(name string) { c.moveNode(name) }
+
+// moveNode reports whether the node is anywhere else than it was. A new object
+// with equal labels leaves the last snapshot as it is: that looks the labels up.
+func (c *Cache) moveNode(name string) bool {
 	if n := get[corev1.Node](c.stores.nodes, name); n != nil {
-		c.ledger.setNode(name, n.Labels)
-		return
+		c.ledger.places.atlas.setNode(name, n.Labels)
+		if !c.ledger.setNode(name, n.Labels) {
+			return false
+		}
+		c.last = nil
+		return true
 	}
+	c.last = nil
+	c.ledger.places.atlas.deleteNode(name)
 	c.ledger.deleteNode(name)
 	c.forgetOccupancy(name)
 	c.limits.forget(name)
 	c.shareLimits()
+	return true
 }
 
 func (c *Cache) observePod(key string) {

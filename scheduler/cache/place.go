@@ -40,7 +40,12 @@ type place struct {
 }
 
 // spot is a conjunction of label = value. Without keys it is everywhere.
-type spot struct{ keys, values []string }
+type spot struct {
+	keys, values []string
+	// ground and number are the atlas's, for a place that places holds.
+	ground int
+	number uint32
+}
 
 // term is a conjunction of requirements on labels and on the node's name.
 type term struct {
@@ -103,16 +108,22 @@ func (t *term) matches(node *binding.Node) bool {
 
 // places holds every place once (hash-consing). It has no lock; Cache gives it
 // one.
-type places map[string]*place
+type places struct {
+	byID  map[string]*place
+	atlas *atlas
+}
+
+func newPlaces(a *atlas) places { return places{byID: map[string]*place{}, atlas: a} }
 
 // intern returns the place of that id, compiled where it is new. Each call is
 // one reference, which release gives back.
 func (all places) intern(id string, compile func() *place) *place {
-	p := all[id]
+	p := all.byID[id]
 	if p == nil {
 		p = compile()
 		p.id = id
-		all[id] = p
+		all.byID[id] = p
+		all.atlas.settle(p)
 	}
 	p.refs++
 	return p
@@ -120,7 +131,8 @@ func (all places) intern(id string, compile func() *place) *place {
 
 func (all places) release(p *place) {
 	if p.refs--; p.refs == 0 {
-		delete(all, p.id)
+		delete(all.byID, p.id)
+		all.atlas.unsettle(p)
 	}
 }
 
@@ -306,7 +318,7 @@ func spotsOf(t *corev1.NodeSelectorTerm) (spots []spot, whole bool) {
 		var next []spot
 		for _, s := range spots {
 			for _, v := range want[k] {
-				next = append(next, spot{keys, append(slices.Clip(slices.Clone(s.values)), v)})
+				next = append(next, spot{keys: keys, values: append(slices.Clip(slices.Clone(s.values)), v)})
 			}
 		}
 		spots = next

@@ -66,7 +66,8 @@ func randomNode(r *rand.Rand) binding.Node {
 func TestIndexAgainstScan(t *testing.T) {
 	found, exact, tested, loose := 0, 0, 0, 0
 	rounds := seeds.Rounds(t, 1000, func(seed uint64, r *rand.Rand) {
-		x, shared := newIndex[string, string](), places{}
+		a := newAtlas()
+		x, shared := newIndex[string, string](a), newPlaces(a)
 		all, placed := map[string]*corev1.NodeSelector{}, map[string]*place{}
 		for i := range 1 + r.IntN(12) {
 			name := fmt.Sprint("pv", i)
@@ -89,10 +90,10 @@ func TestIndexAgainstScan(t *testing.T) {
 			x.set("class", p, 0, name, name)
 			x.set("other", p, 0, name, "wrong group")
 			if r.IntN(3) == 0 {
-				x.snapshot()
+				x.snapshot(a.snapshot())
 			}
 		}
-		snap := x.snapshot()
+		snap := x.snapshot(a.snapshot())
 		for name, p := range placed {
 			x.delete("class", p, 0, name)
 			shared.release(p)
@@ -101,8 +102,8 @@ func TestIndexAgainstScan(t *testing.T) {
 		if got := collect(x, "class", &node); got != nil {
 			t.Fatalf("seed %d: an emptied group yields %v", seed, got)
 		}
-		if _, left := x.groups["class"]; left || len(shared) > 0 {
-			t.Fatalf("seed %d: an emptied group is kept, or places without holders: %v", seed, shared)
+		if _, left := x.groups["class"]; left || len(shared.byID) > 0 {
+			t.Fatalf("seed %d: an emptied group is kept, or places without holders: %v", seed, shared.byID)
 		}
 		var want []string
 		for name, s := range all {
@@ -136,13 +137,9 @@ func matches(t *testing.T, s *corev1.NodeSelector, node binding.Node) bool {
 }
 
 func collect(x *index[string, string], key string, node *binding.Node) []string {
-	g := x.groups[key]
-	if g == nil {
-		return nil
-	}
 	var out []string
-	g.reach(node, math.MinInt64, func(v string) bool {
-		out = append(out, v)
+	x.of(key).reach(node, math.MinInt64, func(v *string) bool {
+		out = append(out, *v)
 		return true
 	})
 	slices.Sort(out)
@@ -238,7 +235,7 @@ func TestTopologyPlace(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			if got := make(places).ofTopology(tc.in).Matches(&node); got != tc.want {
+			if got := newPlaces(newAtlas()).ofTopology(tc.in).Matches(&node); got != tc.want {
 				t.Errorf("%s: %v, want %v", tc.reason, got, tc.want)
 			}
 		})

@@ -59,8 +59,8 @@ func (p *pool) removeVolume(name string) {
 
 // segment computes available(object) = capacity − Σ holds that the object does
 // not contain.
-func (p *pool) segment(o capacityFacts) *binding.Segment {
-	s := &binding.Segment{
+func (p *pool) segment(o capacityFacts) binding.Segment {
+	s := binding.Segment{
 		Pool: o.pool, Capacity: o.capacity, Available: o.capacity,
 		MaximumVolumeSize: o.maximum, Bounded: o.bounded, Unlimited: o.unlimited,
 	}

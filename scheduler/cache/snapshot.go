@@ -10,7 +10,7 @@ import (
 // Snapshot is the View of one scheduling cycle. It never changes.
 type Snapshot struct {
 	free     *index[kind, *binding.Volume]
-	segments *index[string, *binding.Segment]
+	segments *index[string, binding.Segment]
 	// nodes: name → labels; shared with the ledger, which copies before it writes.
 	nodes map[string]map[string]string
 
@@ -34,17 +34,14 @@ func (s *Snapshot) Shelf(claim *binding.Claim) binding.Shelf {
 }
 
 // Room implements binding.View.
-func (s *Snapshot) Room(class string) binding.Room { return room{s.segments.groups[class]} }
+func (s *Snapshot) Room(class string) binding.Room { return room{s.segments.of(class)} }
 
-// room is the segments of one class; nil where none is published.
-type room struct{ group *group[*binding.Segment] }
+// room is the segments of one class.
+type room struct{ of[binding.Segment] }
 
 // Segments implements binding.Room.
 func (r room) Segments(buf []*binding.Segment, node *binding.Node) []*binding.Segment {
-	if r.group == nil {
-		return buf
-	}
-	r.group.reach(node, math.MinInt64, func(s *binding.Segment) bool {
+	r.reach(node, math.MinInt64, func(s *binding.Segment) bool {
 		buf = append(buf, s)
 		return true
 	})
@@ -67,7 +64,7 @@ func (s *Snapshot) MostAvailable(class *binding.Class) (int64, bool) {
 // may be of a place that no node is in, or that the class does not allow.
 func (s *Snapshot) mostAvailable(class *binding.Class) mostAvailable {
 	var m mostAvailable
-	here := room{s.segments.groups[class.Name]}
+	here := room{s.segments.of(class.Name)}
 	if here.group == nil {
 		return m
 	}

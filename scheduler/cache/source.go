@@ -87,7 +87,7 @@ func ClaimSource(pvc *corev1.PersistentVolumeClaim) (key string, ok bool) {
 
 // nodePlace is one node, by name.
 func nodePlace(node string) *place {
-	return &place{text: "node " + node, spots: []spot{{[]string{nameKey}, []string{node}}}}
+	return &place{text: "node " + node, spots: []spot{{keys: []string{nameKey}, values: []string{node}}}}
 }
 
 func (p *place) isEverywhere() bool {

@@ -1,18 +1,12 @@
 package cache
 
-import (
-	"hash/maphash"
-
-	"github.com/berth-storage/berth/scheduler/binding"
-)
-
-// trie finds what belongs to the values that a node has under certain keys. It
-// copies on write: a part that a snapshot may read is copied before it changes,
-// which costs two small arrays a write, and reading costs a hash and two steps.
-type trie[V any] struct {
+// trie is a map that copies on write: a part that a snapshot may read is copied
+// before it changes, which costs two small arrays a write, and reading costs a
+// hash and two steps. The hash of a key is its owner's affair.
+type trie[K comparable, V any] struct {
 	epoch  uint64
 	size   int
-	middle [fan]*branch[V]
+	middle [fan]*branch[K, V]
 }
 
 const (
@@ -20,25 +14,15 @@ const (
 	fan     = 1 << fanBits
 )
 
-type branch[V any] struct {
+type branch[K comparable, V any] struct {
 	epoch  uint64
-	leaves [fan][]leaf[V]
+	leaves [fan][]leaf[K, V]
 }
 
 // leaf is one entry; the slices of leaves are replaced, never changed.
-type leaf[V any] struct {
-	values []string
-	value  V
-}
-
-var trieSeed = maphash.MakeSeed()
-
-func hashOf(values []string) uint64 {
-	var h uint64
-	for _, v := range values {
-		h = h*31 + maphash.String(trieSeed, v)
-	}
-	return h
+type leaf[K comparable, V any] struct {
+	key   K
+	value V
 }
 
 func slotOf(h uint64) (middle, last uint64) {
@@ -46,51 +30,28 @@ func slotOf(h uint64) (middle, last uint64) {
 	return h & (fan - 1), h >> fanBits & (fan - 1)
 }
 
-// at finds the entry of a node, nil for none. It allocates nothing for keys that
-// fit into the array.
-func (t *trie[V]) at(keys []string, node *binding.Node) *V {
-	var array [4]string
-	values := array[:0]
-	for _, k := range keys {
-		v, ok := valueOf(k, node)
-		if !ok {
-			return nil
-		}
-		values = append(values, v)
+// get is nil for a key that is not there, and on a nil trie.
+func (t *trie[K, V]) get(hash uint64, key K) *V {
+	if t == nil {
+		return nil
 	}
-	return t.get(values)
-}
-
-func (t *trie[V]) get(values []string) *V {
-	m, l := slotOf(hashOf(values))
+	m, l := slotOf(hash)
 	b := t.middle[m]
 	if b == nil {
 		return nil
 	}
 	for i := range b.leaves[l] {
-		if equal(b.leaves[l][i].values, values) {
+		if b.leaves[l][i].key == key {
 			return &b.leaves[l][i].value
 		}
 	}
 	return nil
 }
 
-func equal(a, b []string) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i] != b[i] {
-			return false
-		}
-	}
-	return true
-}
-
 // own returns a trie that may be changed in this epoch.
-func (t *trie[V]) own(epoch uint64) *trie[V] {
+func (t *trie[K, V]) own(epoch uint64) *trie[K, V] {
 	if t == nil {
-		return &trie[V]{epoch: epoch}
+		return &trie[K, V]{epoch: epoch}
 	}
 	if t.epoch == epoch {
 		return t
@@ -101,42 +62,41 @@ func (t *trie[V]) own(epoch uint64) *trie[V] {
 }
 
 // set needs an own trie. It adds or replaces an entry.
-func (t *trie[V]) set(values []string, value V) {
-	b, l := t.branch(values)
-	old := b.leaves[l]
-	next := make([]leaf[V], 0, len(old)+1)
-	for _, e := range old {
-		if !equal(e.values, values) {
-			next = append(next, e)
-		}
-	}
-	if len(next) == len(old) {
+func (t *trie[K, V]) set(hash uint64, key K, value V) {
+	b, l := t.branch(hash)
+	next := dropped(b.leaves[l], key)
+	if len(next) == len(b.leaves[l]) {
 		t.size++
 	}
-	b.leaves[l] = append(next, leaf[V]{values, value})
+	b.leaves[l] = append(next, leaf[K, V]{key, value})
 }
 
 // delete needs an own trie.
-func (t *trie[V]) delete(values []string) {
-	b, l := t.branch(values)
-	old := b.leaves[l]
-	next := make([]leaf[V], 0, len(old))
-	for _, e := range old {
-		if !equal(e.values, values) {
-			next = append(next, e)
-		}
-	}
-	t.size -= len(old) - len(next)
+func (t *trie[K, V]) delete(hash uint64, key K) {
+	b, l := t.branch(hash)
+	next := dropped(b.leaves[l], key)
+	t.size -= len(b.leaves[l]) - len(next)
 	b.leaves[l] = next
 }
 
-// branch makes the branch of the values writable.
-func (t *trie[V]) branch(values []string) (*branch[V], uint64) {
-	m, l := slotOf(hashOf(values))
+// dropped are the leaves without that key, with room for one.
+func dropped[K comparable, V any](old []leaf[K, V], key K) []leaf[K, V] {
+	next := make([]leaf[K, V], 0, len(old)+1)
+	for _, e := range old {
+		if e.key != key {
+			next = append(next, e)
+		}
+	}
+	return next
+}
+
+// branch makes the branch of the hash writable.
+func (t *trie[K, V]) branch(hash uint64) (*branch[K, V], uint64) {
+	m, l := slotOf(hash)
 	b := t.middle[m]
 	switch {
 	case b == nil:
-		b = &branch[V]{epoch: t.epoch}
+		b = &branch[K, V]{epoch: t.epoch}
 	case b.epoch != t.epoch:
 		c := *b
 		c.epoch = t.epoch

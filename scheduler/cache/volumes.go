@@ -88,7 +88,7 @@ type assumption struct {
 
 func newVolumes(all places) *volumes {
 	return &volumes{
-		byName: map[string]*volumeEntry{}, places: all, free: newIndex[kind, *binding.Volume](),
+		byName: map[string]*volumeEntry{}, places: all, free: newIndex[kind, *binding.Volume](all.atlas),
 		reserved: map[string]map[string]struct{}{}, assumed: map[string]*assumption{},
 	}
 }
@@ -285,15 +285,15 @@ func (v *volumes) written(name, version string) {
 
 // volumeShelf is the groups of volumes that a claim could take. It implements
 // binding.Shelf.
-type volumeShelf []*group[*binding.Volume]
+type volumeShelf []of[*binding.Volume]
 
 // shelf finds the groups once for a claim.
 func shelf(free *index[kind, *binding.Volume], c *binding.Claim) volumeShelf {
 	var out volumeShelf
 	want := modesOf(c.AccessModes)
-	for k, g := range free.groups {
+	for k := range free.groups {
 		if k.class == c.Class.Name && k.block == c.Block && k.attributes == c.AttributesClass && k.modes.has(want) {
-			out = append(out, g)
+			out = append(out, free.of(k))
 		}
 	}
 	return out
@@ -302,6 +302,6 @@ func shelf(free *index[kind, *binding.Volume], c *binding.Claim) volumeShelf {
 // Ascend implements binding.Shelf.
 func (s volumeShelf) Ascend(node *binding.Node, capacity int64, take binding.Taker) {
 	for _, g := range s {
-		g.reach(node, capacity, func(v *binding.Volume) bool { return take.Take(v) })
+		g.reach(node, capacity, func(v **binding.Volume) bool { return take.Take(*v) })
 	}
 }
