@@ -69,6 +69,9 @@ const (
 	AnnStorageProvisioner     = "volume.kubernetes.io/storage-provisioner"
 	AnnBetaStorageProvisioner = "volume.beta.kubernetes.io/storage-provisioner"
 
+	// NoProvisioner is the provisioner of classes whose volumes are made by hand
+	// (component-helpers, NotSupportedProvisioner).
+	NoProvisioner = "kubernetes.io/no-provisioner"
 	// AnnMigratedTo names the CSI driver that took over an in-tree volume.
 	AnnMigratedTo = "pv.kubernetes.io/migrated-to"
 

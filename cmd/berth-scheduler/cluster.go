@@ -27,7 +27,7 @@ func newClusterWork() *clusterWork {
 
 func (w *clusterWork) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&w.enabled, "cluster-work", w.enabled,
-		"Assign claims of classes with immediate binding to nodes, and release claims from nodes that are gone, in the replica that holds the Lease "+cluster.LeaseName+
+		"Assign claims of classes with immediate binding to nodes, release claims from nodes that are gone, and bind the claims of pods that were put on a node without a scheduler, in the replica that holds the Lease "+cluster.LeaseName+
 			". The Lease has the durations of the scheduler's own leader election (--leader-elect-lease-duration, -renew-deadline, -retry-period, or leaderElection in --config).")
 	fs.StringVar(&w.namespace, "cluster-lease-namespace", w.namespace, "Namespace of the Lease "+cluster.LeaseName+".")
 }

@@ -2,8 +2,9 @@
 //
 //	release  take back the selection of a node that does not exist any more
 //	assign   choose a node for a claim of a class with immediate binding
+//	placed   bind the delayed claims of pods that were put on a node by hand
 //
-// Both write one annotation, volume.kubernetes.io/selected-node; what follows
+// The first two write one annotation, volume.kubernetes.io/selected-node; what follows
 // from it is the work of the node's agent and of the scheduler. In other
 // drivers every node's provisioner competes for each immediate claim; here one
 // leader decides, so that claims spread and no two nodes collide.

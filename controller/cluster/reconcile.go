@@ -18,9 +18,11 @@ const (
 	reasonFailed   = "ProvisioningFailed"
 	reasonAssigned = "NodeAssigned"
 	reasonReleased = "NodeGone"
+	reasonPlaced   = "BoundWithoutScheduler"
 
 	actionAssign  = "Assign"
 	actionRelease = "Reschedule"
+	actionPlaced  = "Bind"
 )
 
 // Reconciler assigns and releases. Make one with New. It works on one key, one

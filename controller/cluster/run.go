@@ -7,6 +7,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -73,7 +75,10 @@ func stand(ctx context.Context, access *rest.Config, c Config) error {
 		GracefulShutdownTimeout:       new(grace),
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
-			ByObject:         map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: slimNode}},
+			ByObject: map[client.Object]cache.ByObject{
+				&corev1.Node{}: {Transform: slimNode},
+				&corev1.Pod{}:  {Transform: slimPod, Field: podsPlaced()},
+			},
 		},
 		// The program serves its own metrics and health.
 		Metrics:                metricsserver.Options{BindAddress: "0"},
@@ -92,6 +97,29 @@ func stand(ctx context.Context, access *rest.Config, c Config) error {
 		return fmt.Errorf("running the manager: %w", err)
 	}
 	return nil
+}
+
+// podsPlaced selects the pods that are on a node and have not begun there: few,
+// whatever the size of the cluster.
+func podsPlaced() fields.Selector {
+	return fields.AndSelectors(
+		fields.OneTermNotEqualSelector("spec.nodeName", ""),
+		fields.OneTermEqualSelector("status.phase", string(corev1.PodPending)))
+}
+
+// slimPod keeps of a pod what is read here.
+func slimPod(o any) (any, error) {
+	p, ok := o.(*corev1.Pod)
+	if !ok {
+		return o, nil
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion, DeletionTimestamp: p.DeletionTimestamp,
+		},
+		Spec:   corev1.PodSpec{NodeName: p.Spec.NodeName, Volumes: p.Spec.Volumes},
+		Status: corev1.PodStatus{Phase: p.Status.Phase},
+	}, nil
 }
 
 // slimNode drops what is large in a node and not read here.

@@ -90,6 +90,9 @@ func SetupWithManager(mgr manager.Manager, c Config) error {
 	if err != nil {
 		return err
 	}
+	if err := setupPlaced(mgr, r); err != nil {
+		return err
+	}
 	round := soon(c.Debounce)
 	err = builder.ControllerManagedBy(mgr).
 		Named("cluster").

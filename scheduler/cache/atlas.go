@@ -276,4 +276,3 @@ func (g *ground) drop(epoch uint64, n uint32) {
 	g.values[n] = ""
 	g.free = append(g.free, n)
 }
-

@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-storage/berth/scheduler/binding"
+	"github.com/berth-storage/berth/volume"
 )
 
 // size is a cluster of that many nodes, each with that many local volumes and
@@ -56,7 +57,7 @@ func manyNodes(b *testing.B, s size) (*stores, []binding.Node) {
 	b.Helper()
 	c := newStores(b)
 	mode := ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
-	c.put(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: noProvisioner, VolumeBindingMode: mode})
+	c.put(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: volume.NoProvisioner, VolumeBindingMode: mode})
 	c.put(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "dynamic"}, Provisioner: "d", VolumeBindingMode: mode})
 	nodes := make([]binding.Node, 0, s.nodes)
 	for i := range s.nodes {
@@ -213,7 +214,7 @@ func TestJudgingAllocatesNothing(t *testing.T) {
 	pv := localVolume("pv", "n1", 2)
 	pv.Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Key = "host"
 	c.set(pv)
-	c.set(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: noProvisioner, VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)})
+	c.set(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: volume.NoProvisioner, VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)})
 	static, dynamic := localClaim("s", "local"), localClaim("d", "A")
 	dynamic.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("30")
 	c.set(static)

@@ -271,7 +271,7 @@ func (c *Cache) claimKey(pvc *corev1.PersistentVolumeClaim) (key volume.Key, mig
 		return e.key, e.InTree != nil, e.key.Driver != ""
 	}
 	class := c.Class(binding.ClassName(pvc))
-	if class == nil || class.Provisioner == "" || class.Provisioner == noProvisioner {
+	if class == nil || class.Provisioner == "" || class.Provisioner == volume.NoProvisioner {
 		return volume.Key{}, false, false
 	}
 	driver, migrated := driverOf(class.Provisioner)

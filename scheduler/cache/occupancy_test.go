@@ -121,7 +121,7 @@ func TestOccupancy(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			s := newStores(t)
-			s.set(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: noProvisioner})
+			s.set(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: volume.NoProvisioner})
 			for _, o := range tc.objects {
 				s.set(o)
 			}

@@ -13,10 +13,6 @@ import (
 	"github.com/berth-storage/berth/volume"
 )
 
-// noProvisioner marks a class whose volumes are made by hand (component-helpers,
-// NotSupportedProvisioner).
-const noProvisioner = "kubernetes.io/no-provisioner"
-
 // Question is what a pod asks of every node, and the view to judge it by. Both
 // are of one moment.
 type Question struct {
@@ -121,7 +117,7 @@ func (c *Cache) claim(pvc *corev1.PersistentVolumeClaim, class *storagev1.Storag
 		out.Selector = selector
 	}
 	if class != nil {
-		out.Class.Provisions = class.Provisioner != "" && class.Provisioner != noProvisioner
+		out.Class.Provisions = class.Provisioner != "" && class.Provisioner != volume.NoProvisioner
 		out.Class.AllowedTopologies = class.AllowedTopologies
 		tracks, err := c.tracksCapacity(class.Provisioner)
 		if err != nil {

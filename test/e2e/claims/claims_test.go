@@ -59,8 +59,8 @@ func (w *world) claim(name, class, size string) {
 	}
 }
 
-// pod runs a pod with the claim, which prefers the node if one is given.
-func (w *world) pod(name, claim, prefers string) {
+// pod runs a pod with the claim.
+func (w *world) pod(name, claim string, change func(*corev1.PodSpec)) {
 	w.t.Helper()
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -75,15 +75,19 @@ func (w *world) pod(name, claim, prefers string) {
 			}}},
 		},
 	}
-	if prefers != "" {
-		pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 100, Preference: corev1.NodeSelectorTerm{
-				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: volume.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{prefers}}},
-			}}},
-		}}
-	}
+	change(&pod.Spec)
 	if _, err := w.client.CoreV1().Pods(namespace).Create(w.t.Context(), pod, metav1.CreateOptions{}); err != nil {
 		w.t.Fatal(err)
+	}
+}
+
+func prefers(node string) func(*corev1.PodSpec) {
+	return func(s *corev1.PodSpec) {
+		s.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 100, Preference: corev1.NodeSelectorTerm{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: volume.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
+			}}},
+		}}
 	}
 }
 
@@ -166,6 +170,33 @@ func TestImmediate(t *testing.T) {
 	})
 }
 
+// TestPlacedByHand puts a pod on a node without a scheduler: its claim is
+// provisioned there all the same, and the pod says who did it. A claim larger
+// than the node says why it waits.
+func TestPlacedByHand(t *testing.T) {
+	w := newWorld(t, 2)
+	onNode := func(s *corev1.PodSpec) { s.NodeName = "node-2" }
+	w.claim("data", "berth-local", "100Mi")
+	w.pod("p", "data", onNode)
+	if on := w.awaitRunning("p"); on != "node-2" {
+		t.Errorf("the pod runs on %s", on)
+	}
+	w.await("the pod says who bound its claim", func(ctx context.Context) (bool, string) {
+		text := w.events(ctx, "p")
+		return strings.Contains(text, "BoundWithoutScheduler: the pod was put on its node without a scheduler; claim data: node node-2 is to provide the volume"), text
+	})
+	w.claim("huge", "berth-local", "1Ti")
+	w.pod("q", "huge", onNode)
+	w.await("the pod says why its claim waits", func(ctx context.Context) (bool, string) {
+		text := w.events(ctx, "q")
+		return strings.Contains(text, "claim huge cannot be bound there: the provisioner gave node node-2 back"), text
+	})
+	if err := w.client.CoreV1().Pods(namespace).Delete(t.Context(), "q", metav1.DeleteOptions{GracePeriodSeconds: new(int64(1))}); err != nil {
+		t.Fatal(err)
+	}
+	w.remove("p", "data")
+}
+
 // TestStolenSpace fills a pool from outside: the pod goes where there is room,
 // though it prefers the full node, and the capacity comes back with the space.
 func TestStolenSpace(t *testing.T) {
@@ -180,7 +211,7 @@ func TestStolenSpace(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.claim("data", "berth-local", "200Mi")
-	w.pod("p", "data", "node-1")
+	w.pod("p", "data", prefers("node-1"))
 	if on := w.awaitRunning("p"); on != "node-2" {
 		t.Errorf("the pod runs on %s, which has no room", on)
 	}
