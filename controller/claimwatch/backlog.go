@@ -31,23 +31,32 @@ type Backlog struct {
 }
 
 const (
-	// settled is how long API servers may take to follow a new policy; each looks
-	// about once a second (k8s.io/apiserver, policy/generic, policy_source.go).
+	// API servers follow a new policy soon, as each looks about once a second
+	// (k8s.io/apiserver, policy/generic, policy_source.go); settled is how long a
+	// slow one may take.
+	soon    = 3 * time.Second
 	settled = time.Minute
 	// pageSize bounds what one answer holds; only metadata is asked for.
 	pageSize = 500
 )
 
-// Start goes through the claims once, and once more where the policy is so young
-// that an API server may not have followed it yet. It returns when that is done
-// or ctx ends; it goes on trying over errors.
+// Start goes through the claims once, and again where the policy is so young
+// that an API server may not have followed it yet: soon, so that the first claims
+// of a new cluster do not wait, and when all have settled. It returns when that is
+// done or ctx ends; it goes on trying over errors.
 func (b *Backlog) Start(ctx context.Context) error {
 	if !b.until(ctx) {
 		return nil
 	}
-	// Clocks differ: a policy from the future is as young as one made now.
-	if rest := min(settled, settled-b.Clock.Since(b.Since)); rest > 0 && b.pause(ctx, rest) {
-		b.until(ctx)
+	for _, age := range []time.Duration{soon, settled} {
+		// Clocks differ: a policy from the future is as young as one made now.
+		rest := min(age, age-b.Clock.Since(b.Since))
+		if rest <= 0 {
+			continue
+		}
+		if !b.pause(ctx, rest) || !b.until(ctx) {
+			return nil
+		}
 	}
 	return nil
 }
