@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -146,6 +149,31 @@ func (w *Watch) volume(name string) (*corev1.PersistentVolume, error) {
 		return nil, fmt.Errorf("reading volume %s: %w", name, err)
 	}
 	return pv, nil
+}
+
+// Why tells what is said of those of the pods that have no node: each message
+// once, with how many say so.
+func (w *Watch) Why(pods []string) string {
+	said := map[string]int{}
+	for _, name := range pods {
+		object, _, err := w.pods.GetIndexer().GetByKey(Namespace + "/" + name)
+		p, ok := object.(*corev1.Pod)
+		if err != nil || !ok || p.Spec.NodeName != "" {
+			continue
+		}
+		message := "nothing is said of it"
+		for _, c := range p.Status.Conditions {
+			if c.Type == corev1.PodScheduled {
+				message = c.Reason + ": " + c.Message
+			}
+		}
+		said[message]++
+	}
+	var lines strings.Builder
+	for _, message := range slices.Sorted(maps.Keys(said)) {
+		fmt.Fprintf(&lines, "\n  %d pods: %s", said[message], message)
+	}
+	return lines.String()
 }
 
 // Check holds what a scheduler did against what it must do: each placed pod has

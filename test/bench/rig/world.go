@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -51,9 +52,7 @@ func (r *Rig) World(ctx context.Context, w Workload, nodes int) error {
 	case Static:
 		r.Logf("%d volumes", nodes*VolumesPerNode)
 		return each(ctx, nodes*VolumesPerNode, func(ctx context.Context, i int) error {
-			pv := localVolume(nodeName(i/VolumesPerNode), i%VolumesPerNode)
-			_, err := r.client.CoreV1().PersistentVolumes().Create(ctx, pv, metav1.CreateOptions{})
-			return failed(err, "creating volume %s", pv.Name)
+			return r.createVolume(ctx, localVolume(nodeName(i/VolumesPerNode), i%VolumesPerNode))
 		})
 	}
 	return fmt.Errorf("workload %q: there is dynamic and static", w)
@@ -71,6 +70,18 @@ func (r *Rig) createNode(ctx context.Context, name string) error {
 	}
 	_, err := r.client.StorageV1().CSINodes().Create(ctx, csiNode(name), metav1.CreateOptions{})
 	return failed(err, "creating the CSINode of %s", name)
+}
+
+// createVolume makes a volume that is free: the PV controller's word, without
+// which neither scheduler takes one.
+func (r *Rig) createVolume(ctx context.Context, pv *corev1.PersistentVolume) error {
+	pv, err := r.client.CoreV1().PersistentVolumes().Create(ctx, pv, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("creating a volume: %w", err)
+	}
+	pv.Status.Phase = corev1.VolumeAvailable
+	_, err = r.client.CoreV1().PersistentVolumes().UpdateStatus(ctx, pv, metav1.UpdateOptions{})
+	return failed(err, "writing the phase of volume %s", pv.Name)
 }
 
 // Pods makes pods for a scheduler, each with a claim of its own of the same name,

@@ -171,7 +171,7 @@ func (c *cluster) schedule(ctx context.Context, s rig.Scheduler, want int, budge
 	}
 	c.Logf("%s placed %d pods within %s; processors: %s", s, len(times), time.Since(started).Round(time.Second), spent(before, after))
 	if s == rig.Ours && len(times) < want {
-		return 0, fmt.Errorf("%s placed %d of %d pods within %s", s, len(times), want, budget)
+		return 0, fmt.Errorf("%s placed %d of %d pods within %s%s", s, len(times), want, budget, c.watch.Why(pods))
 	}
 	if perSecond, err = rig.Rate(times); err != nil {
 		return 0, fmt.Errorf("%s, given %s (--budget): %w", s, budget, err)
