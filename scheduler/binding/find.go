@@ -4,6 +4,8 @@ import (
 	"strings"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/berth-storage/berth/volume"
 )
 
@@ -89,6 +91,13 @@ func NewQuestion(pod *Pod, view View) *Question {
 	return q
 }
 
+// Node is the node to ask the question of.
+func (q *Question) Node(object *corev1.Node) Node {
+	node := q.view.Node(object)
+	node.of = q.view
+	return node
+}
+
 // measured reports whether provisioning the claim asks for published capacity.
 func (c *Claim) measured() bool {
 	return c.Class.Provisions && c.Class.TracksCapacity && c.HasRequest
@@ -133,6 +142,10 @@ func Find(q *Question, node Node) Verdict { return *new(Judge).Find(q, &node) }
 // come in upstream's order. The verdict's Bindings and Provisions are valid
 // until the next call.
 func (j *Judge) Find(q *Question, node *Node) *Verdict {
+	if node.Seen != nil && node.of != q.view {
+		// Of another moment: what was seen then may be numbered otherwise now.
+		node.Seen = nil
+	}
 	affinity, missing, err := checkBound(q, node)
 	if err != nil {
 		j.verdict = Verdict{Err: err}

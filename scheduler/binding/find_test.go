@@ -83,6 +83,8 @@ func (r room) Segments(buf []*Segment, n *Node) []*Segment {
 	return buf
 }
 
+func (w world) Node(n *corev1.Node) Node { return Node{Name: n.Name, Labels: n.Labels} }
+
 func (w world) MostAvailable(class *Class) (int64, bool) {
 	most := int64(math.MinInt64)
 	for _, s := range w.segments[class.Name] {

@@ -14,6 +14,11 @@ type Node struct {
 	// ones, comma separated: volume.AnnMigratedPlugins of its CSINode. Only read
 	// for a Pod with InTree volumes.
 	Migrated string
+
+	// Seen is what a View remembers of the node, for that View alone; of is the
+	// View. See Question.Node.
+	Seen any
+	of   View
 }
 
 // Place is where a volume can be reached from.
@@ -183,6 +188,9 @@ type Segment struct {
 // View is the snapshot of volumes and capacity. It never changes; it is as old
 // as the cycle that took it, plus the lag of the watches.
 type View interface {
+	// Node is a node as the View knows it: what it remembers of this very object
+	// is in Seen, so that it need not be looked up once a claim.
+	Node(object *corev1.Node) Node
 	// Shelf and Room are asked once a claim and cycle, not once a node.
 	Shelf(claim *Claim) Shelf
 	Room(class string) Room

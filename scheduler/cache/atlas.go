@@ -2,10 +2,11 @@ package cache
 
 import (
 	"hash/maphash"
-	"reflect"
 	"slices"
 	"strings"
 	"unsafe"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-storage/berth/scheduler/binding"
 )
@@ -15,11 +16,10 @@ import (
 // that some place asks for; the values under them have a number there, which
 // stays theirs while a node or a place is at them.
 //
-// Which numbers a node has is remembered by the labels that the informer's
-// object carries: objects never change, so the same labels have the same
-// numbers, and the scheduler's own snapshot has the same objects. Labels that
-// are not remembered (of a node that is newer than the atlas, or that a
-// simulation made up) are looked up by their values.
+// Which numbers a node has is remembered by the informer's object: objects never
+// change, so the same object has the same numbers, and the scheduler's own
+// snapshot has the same objects. An object that is not remembered (newer than the
+// atlas, or made up by a simulation) has its labels looked up by their values.
 //
 // It copies on write, as index does: snapshot is O(1).
 type atlas struct {
@@ -27,19 +27,21 @@ type atlas struct {
 	// grounds by their number. Replaced where a snapshot reads it.
 	grounds []ground
 	shared  bool
-	rows    *trie[labelsKey, row]
-	// nodes: name → labels. Not part of a snapshot.
-	nodes map[string]map[string]string
+	rows    *trie[*corev1.Node, row]
+	// nodes by name. Not part of a snapshot.
+	nodes map[string]*corev1.Node
 }
 
 // rowWidth is how many grounds a row has room for; further ones are looked up
 // by values. Few clusters use more than hostname, a driver's key and a zone.
 const rowWidth = 6
 
-// row is a node's numbers by ground, 0 where it has not all of the keys.
+// row is a node's numbers by ground, 0 where it has not all of the keys, and
+// what a decision reads of it, so that the node itself is not read.
 type row struct {
-	name    string
 	numbers [rowWidth]uint32
+	name    string
+	labels  map[string]string
 }
 
 // ground is a set of label keys. Without users its position is free.
@@ -64,18 +66,13 @@ func hashOf(values string) uint64 { return maphash.String(seed, values) }
 // has the separator.
 func joined(values []string) string { return strings.Join(values, "\x00") }
 
-// labelsKey is the identity of a map of labels. It keeps the map, so that no
-// other can come to have the same address.
-type labelsKey struct{ of unsafe.Pointer }
-
-func keyOfLabels(labels map[string]string) labelsKey {
-	return labelsKey{reflect.ValueOf(labels).UnsafePointer()}
+// addressHash is Fibonacci hashing: addresses differ in their middle bits. A key
+// keeps its node, so that no other can come to have the same address.
+func addressHash(n *corev1.Node) uint64 {
+	return uint64(uintptr(unsafe.Pointer(n))) * 0x9E3779B97F4A7C15
 }
 
-// hash is Fibonacci hashing: addresses differ in their lower middle bits.
-func (k labelsKey) hash() uint64 { return uint64(uintptr(k.of)) * 0x9E3779B97F4A7C15 }
-
-func newAtlas() *atlas { return &atlas{nodes: map[string]map[string]string{}} }
+func newAtlas() *atlas { return &atlas{nodes: map[string]*corev1.Node{}} }
 
 // snapshot is a view that later writes do not change. It must not be written.
 func (a *atlas) snapshot() *atlas {
@@ -84,14 +81,18 @@ func (a *atlas) snapshot() *atlas {
 	return &atlas{grounds: a.grounds, rows: a.rows}
 }
 
-// row is nil for a node that is not remembered.
-func (a *atlas) row(node *binding.Node) *row {
-	// The name tells two nodes that were made with one map.
-	key := keyOfLabels(node.Labels)
-	if r := a.rows.get(key.hash(), key); r != nil && r.name == node.Name {
-		return r
+// node is the node with its row in Seen, if it is remembered.
+func (a *atlas) node(object *corev1.Node) binding.Node {
+	if r := a.rows.get(addressHash(object), object); r != nil {
+		return binding.Node{Name: r.name, Labels: r.labels, Seen: r}
 	}
-	return nil
+	return binding.Node{Name: object.Name, Labels: object.Labels}
+}
+
+// rowOf is what node found, nil for a node that is not remembered.
+func rowOf(node *binding.Node) *row {
+	r, _ := node.Seen.(*row)
+	return r
 }
 
 // number is where the node is on a ground, 0 for nowhere. r is the node's row.
@@ -126,49 +127,36 @@ func valuesAt(keys []string, node *binding.Node) (string, bool) {
 	return joined(values), true
 }
 
-// setNode remembers a node's labels in the place of its former ones.
-func (a *atlas) setNode(name string, labels map[string]string) {
-	old, known := a.nodes[name]
-	if known && keyOfLabels(old) == keyOfLabels(labels) {
+// setNode remembers a node in the place of its former object.
+func (a *atlas) setNode(object *corev1.Node) {
+	if a.nodes[object.Name] == object {
 		return
 	}
-	node := binding.Node{Name: name, Labels: labels}
-	r := row{name: name}
+	node := binding.Node{Name: object.Name, Labels: object.Labels}
+	r := row{name: object.Name, labels: object.Labels}
 	a.own()
 	for g := range min(len(a.grounds), rowWidth) {
 		r.numbers[g] = a.enter(g, &node)
 	}
-	a.deleteNode(name)
-	a.nodes[name] = labels
-	a.setRow(&node, r)
-}
-
-// setRow needs own grounds. Labels that nobody has are not an identity.
-func (a *atlas) setRow(node *binding.Node, r row) {
-	if node.Labels == nil {
-		return
-	}
-	key := keyOfLabels(node.Labels)
+	a.deleteNode(object.Name)
+	a.nodes[object.Name] = object
 	a.rows = a.rows.own(a.epoch)
-	a.rows.set(key.hash(), key, r)
+	a.rows.set(addressHash(object), object, r)
 }
 
 func (a *atlas) deleteNode(name string) {
-	labels, known := a.nodes[name]
-	if !known {
+	object := a.nodes[name]
+	if object == nil {
 		return
 	}
 	a.own()
-	node := binding.Node{Name: name, Labels: labels}
+	node := binding.Node{Name: name, Labels: object.Labels}
 	for g := range min(len(a.grounds), rowWidth) {
 		a.leave(g, &node)
 	}
 	delete(a.nodes, name)
-	if a.row(&node) != nil {
-		key := keyOfLabels(labels)
-		a.rows = a.rows.own(a.epoch)
-		a.rows.delete(key.hash(), key)
-	}
+	a.rows = a.rows.own(a.epoch)
+	a.rows.delete(addressHash(object), object)
 }
 
 // settle gives the spots of a new place their numbers.
@@ -211,14 +199,12 @@ func (a *atlas) open(keys []string) int {
 	if at >= rowWidth {
 		return at
 	}
-	for name, labels := range a.nodes {
-		node := binding.Node{Name: name, Labels: labels}
-		n := a.enter(at, &node)
-		if old := a.row(&node); old != nil {
-			r := *old
-			r.numbers[at] = n
-			a.setRow(&node, r)
-		}
+	a.rows = a.rows.own(a.epoch)
+	for name, object := range a.nodes {
+		hash := addressHash(object)
+		r := *a.rows.get(hash, object)
+		r.numbers[at] = a.enter(at, &binding.Node{Name: name, Labels: object.Labels})
+		a.rows.set(hash, object, r)
 	}
 	return at
 }

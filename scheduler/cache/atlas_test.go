@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-storage/berth/scheduler/binding"
 	"github.com/berth-storage/berth/test/seeds"
 )
 
@@ -25,7 +25,7 @@ type chart struct {
 	atlas  *atlas
 	places places
 	index  *index[string, string]
-	nodes  map[string]binding.Node
+	nodes  map[string]*corev1.Node
 	items  map[string]*place
 	// looks count nodes found by their row and by their values.
 	byRow, byValues int
@@ -34,7 +34,7 @@ type chart struct {
 // frozen is a snapshot and what was true then.
 type frozen struct {
 	index *index[string, string]
-	nodes map[string]binding.Node
+	nodes map[string]*corev1.Node
 	items map[string]*place
 }
 
@@ -47,10 +47,7 @@ func (c *chart) node() {
 	labels := map[string]string{}
 	switch {
 	case known && c.r.IntN(3) == 0:
-		labels = maps.Clone(old.Labels)
-	case c.r.IntN(12) == 0:
-		// One map for two nodes, as a careless simulation may have.
-		labels = c.nodes["n0"].Labels
+		labels = old.Labels
 	default:
 		for i := range atlasKeys {
 			if c.r.IntN(4) > 0 {
@@ -58,8 +55,8 @@ func (c *chart) node() {
 			}
 		}
 	}
-	c.atlas.setNode(name, labels)
-	c.nodes[name] = binding.Node{Name: name, Labels: labels}
+	c.nodes[name] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+	c.atlas.setNode(c.nodes[name])
 }
 
 func (c *chart) item() {
@@ -94,8 +91,9 @@ func (c *chart) freeze() frozen {
 func (c *chart) check(f frozen) {
 	c.t.Helper()
 	for _, node := range f.nodes {
-		for _, n := range []binding.Node{node, {Name: node.Name, Labels: maps.Clone(node.Labels)}} {
-			if f.index.atlas.row(&n) != nil {
+		for _, object := range []*corev1.Node{node, node.DeepCopy()} {
+			n := f.index.atlas.node(object)
+			if rowOf(&n) != nil {
 				c.byRow++
 			} else {
 				c.byValues++
@@ -140,7 +138,7 @@ func TestAtlas(t *testing.T) {
 	byRow, byValues, wide := 0, 0, 0
 	rounds := seeds.Rounds(t, 200, func(_ uint64, r *rand.Rand) {
 		a := newAtlas()
-		c := &chart{t: t, r: r, atlas: a, places: newPlaces(a), index: newIndex[string, string](a), nodes: map[string]binding.Node{}, items: map[string]*place{}}
+		c := &chart{t: t, r: r, atlas: a, places: newPlaces(a), index: newIndex[string, string](a), nodes: map[string]*corev1.Node{}, items: map[string]*place{}}
 		var past []frozen
 		for range 60 {
 			if r.IntN(3) == 0 {

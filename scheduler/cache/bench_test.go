@@ -53,19 +53,18 @@ func localClaim(name, class string) *corev1.PersistentVolumeClaim {
 }
 
 // manyNodes fills a cache, and returns the nodes as a cycle has them.
-func manyNodes(b *testing.B, s size) (*stores, []binding.Node) {
+func manyNodes(b *testing.B, s size) (*stores, []*corev1.Node) {
 	b.Helper()
 	c := newStores(b)
 	mode := ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
 	c.put(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: volume.NoProvisioner, VolumeBindingMode: mode})
 	c.put(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "dynamic"}, Provisioner: "d", VolumeBindingMode: mode})
-	nodes := make([]binding.Node, 0, s.nodes)
+	nodes := make([]*corev1.Node, 0, s.nodes)
 	for i := range s.nodes {
 		name := fmt.Sprintf("node-%05d", i)
-		labels := hostLabels(name)
 		// The scheduler's snapshot has the informer's objects.
-		nodes = append(nodes, binding.Node{Name: name, Labels: labels})
-		c.put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}})
+		nodes = append(nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: hostLabels(name)}})
+		c.put(nodes[i])
 		for v := range s.volumes {
 			c.put(localVolume(fmt.Sprintf("pv-%05d-%d", i, v), name, 1+v))
 		}
@@ -78,9 +77,9 @@ func manyNodes(b *testing.B, s size) (*stores, []binding.Node) {
 }
 
 // pass judges every node, on one goroutine.
-func pass(b *testing.B, c *stores, nodes []binding.Node, pvc *corev1.PersistentVolumeClaim, want int) {
+func pass(b *testing.B, c *stores, nodes []*corev1.Node, pvc *corev1.PersistentVolumeClaim, want int) {
 	b.Helper()
-	j := new(binding.Judge)
+	j, node := new(binding.Judge), binding.Node{}
 	c.Snapshot() // reads the stores, once
 	b.ReportAllocs()
 	for b.Loop() {
@@ -90,7 +89,8 @@ func pass(b *testing.B, c *stores, nodes []binding.Node, pvc *corev1.PersistentV
 		}
 		found := 0
 		for i := range nodes {
-			if j.Find(q.Question, &nodes[i]).OK() {
+			node = q.Node(nodes[i])
+			if j.Find(q.Question, &node).OK() {
 				found++
 			}
 		}

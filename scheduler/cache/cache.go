@@ -216,7 +216,7 @@ func (c *Cache) snapshot() *Snapshot {
 		atlas := c.ledger.places.atlas.snapshot()
 		c.last = &Snapshot{
 			free: c.volumes.free.snapshot(atlas), segments: c.ledger.segments.snapshot(atlas),
-			nodes: c.ledger.shareNodes(), most: map[string]mostAvailable{},
+			atlas: atlas, most: map[string]mostAvailable{},
 		}
 	}
 	return c.last

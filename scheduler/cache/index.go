@@ -163,7 +163,7 @@ func (o of[T]) reach(node *binding.Node, size int64, visit func(*T) bool) {
 		}
 		return visit(&e.value)
 	}
-	row := o.atlas.row(node)
+	row := rowOf(node)
 	for i := range o.group.shapes {
 		sh := &o.group.shapes[i]
 		if l := sh.spots.get(o.atlas.number(sh.ground, row, node)); l != nil {

@@ -39,8 +39,6 @@ type ledger struct {
 	// holds are on it.
 	nodes map[string]map[string]string
 	gone  map[string]struct{}
-	// nodesShared: a snapshot reads nodes, so the next write copies it first.
-	nodesShared bool
 
 	// settlements by claim UID, with their deadlines.
 	settlements map[string]*settlement
@@ -66,7 +64,6 @@ func (l *ledger) setNode(name string, labels map[string]string) bool {
 	if old, known := l.nodes[name]; known && maps.Equal(old, labels) {
 		return false
 	}
-	l.ownNodes()
 	l.nodes[name] = labels
 	l.place(slices.Collect(maps.Keys(l.byNode[name])))
 	return true
@@ -77,21 +74,7 @@ func (l *ledger) deleteNode(name string) {
 		l.gone[name] = struct{}{}
 		return
 	}
-	l.ownNodes()
 	delete(l.nodes, name)
-}
-
-// shareNodes hands out the nodes as they are.
-func (l *ledger) shareNodes() map[string]map[string]string {
-	l.nodesShared = true
-	return l.nodes
-}
-
-// ownNodes makes the nodes writable.
-func (l *ledger) ownNodes() {
-	if l.nodesShared {
-		l.nodes, l.nodesShared = maps.Clone(l.nodes), false
-	}
 }
 
 // setCapacity takes a capacity object.

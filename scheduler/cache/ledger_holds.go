@@ -120,7 +120,6 @@ func (l *ledger) enlist(uid string, h *hold) {
 		remove(l.byNode, h.node, uid)
 		if _, gone := l.gone[h.node]; gone && len(l.byNode[h.node]) == 0 {
 			delete(l.gone, h.node)
-			l.ownNodes()
 			delete(l.nodes, h.node)
 		}
 		add(l.byNode, node, uid)

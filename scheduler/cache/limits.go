@@ -2,9 +2,12 @@ package cache
 
 import (
 	"maps"
+	"slices"
 	"time"
 
 	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/berth-storage/berth/volume"
 )
 
 // limits remembers how many volumes a driver's node could attach, for the time
@@ -17,10 +20,14 @@ type limits struct {
 	seen map[string]map[string]int64
 	// kept: node → driver → when the memory of a limit that vanished ends.
 	kept map[string]map[string]time.Time
+	// published: node → the drivers that publish a limit there; nodes counts the
+	// nodes of each driver.
+	published map[string][]string
+	nodes     map[string]int
 }
 
 func newLimits(grace time.Duration) limits {
-	return limits{grace: grace, seen: map[string]map[string]int64{}, kept: map[string]map[string]time.Time{}}
+	return limits{grace: grace, seen: map[string]map[string]int64{}, kept: map[string]map[string]time.Time{}, published: map[string][]string{}, nodes: map[string]int{}}
 }
 
 // CountOf is the limit that a CSINode publishes for a driver; published is false
@@ -44,6 +51,7 @@ func CountOf(n *storagev1.CSINode, driver string) (count int64, published, regis
 
 // set takes a node's CSINode, nil where there is none.
 func (l *limits) set(node string, n *storagev1.CSINode, now time.Time) {
+	l.publish(node, n)
 	for driver := range l.seen[node] {
 		if count, _, _ := CountOf(n, driver); count > 0 {
 			continue
@@ -70,6 +78,38 @@ func (l *limits) set(node string, n *storagev1.CSINode, now time.Time) {
 	}
 }
 
+// publish counts who publishes a limit.
+func (l *limits) publish(node string, n *storagev1.CSINode) {
+	for _, driver := range l.published[node] {
+		if l.nodes[driver]--; l.nodes[driver] == 0 {
+			delete(l.nodes, driver)
+		}
+	}
+	delete(l.published, node)
+	if n == nil {
+		return
+	}
+	for i := range n.Spec.Drivers {
+		if d := &n.Spec.Drivers[i]; d.Allocatable != nil && d.Allocatable.Count != nil {
+			l.published[node] = append(l.published[node], d.Name)
+			l.nodes[d.Name]++
+		}
+	}
+}
+
+// limits reports whether the driver has a limit, or had one lately, on any node.
+func (l *limits) limits(driver string) bool {
+	if l.nodes[driver] > 0 {
+		return true
+	}
+	for _, drivers := range l.kept {
+		if _, ok := drivers[driver]; ok {
+			return true
+		}
+	}
+	return false
+}
+
 func (l *limits) drop(node, driver string) {
 	delete(l.kept[node], driver)
 	if len(l.kept[node]) == 0 {
@@ -81,6 +121,14 @@ func (l *limits) drop(node, driver string) {
 func (l *limits) forget(node string) {
 	delete(l.seen, node)
 	delete(l.kept, node)
+}
+
+// Limited reports whether any of the volumes counts against an attach limit on
+// some node, as far as the informers know.
+func (c *Cache) Limited(volumes []volume.Key) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.ContainsFunc(volumes, func(k volume.Key) bool { return c.limits.limits(k.Driver) })
 }
 
 // next is when the first memory ends, zero for none.

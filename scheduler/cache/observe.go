@@ -208,7 +208,7 @@ func (c *Cache) syncNode(name string) { c.moveNode(name) }
 // with equal labels leaves the last snapshot as it is: that looks the labels up.
 func (c *Cache) moveNode(name string) bool {
 	if n := get[corev1.Node](c.stores.nodes, name); n != nil {
-		c.ledger.places.atlas.setNode(name, n.Labels)
+		c.ledger.places.atlas.setNode(n)
 		if !c.ledger.setNode(name, n.Labels) {
 			return false
 		}
@@ -218,7 +218,7 @@ func (c *Cache) moveNode(name string) bool {
 	c.last = nil
 	c.ledger.places.atlas.deleteNode(name)
 	c.ledger.deleteNode(name)
-	c.forgetOccupancy(name)
+	c.forgetTenants(name)
 	c.limits.forget(name)
 	c.shareLimits()
 	return true

@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/component-helpers/storage/ephemeral"
 
 	"github.com/berth-storage/berth/scheduler/binding"
 	"github.com/berth-storage/berth/volume"
@@ -29,8 +28,6 @@ type Occupancy struct {
 	// and that none of these pods has.
 	pods, left map[volume.Key]struct{}
 	used       []driverCount
-	// claims of the pods, by key: what the occupancy was made from.
-	claims []string
 }
 
 type driverCount struct {
@@ -77,20 +74,18 @@ type attachments struct {
 	nodesOf map[string]map[string]struct{}
 	// where: name of the VolumeAttachment → its node.
 	where map[string]string
-	// claimOn: claim → nodes whose remembered occupancy has it.
-	claimOn map[string][]string
-}
-
-type attachment struct {
-	driver string
-	// pv is the volume's name; empty for an inline volume, whose handle is known.
-	pv, handle string
+	// tenants: node → pod → its volumes, as they were read last. Objects never
+	// change, so a pod that is still there need not be read again until a claim of
+	// its own moves.
+	tenants map[string]map[*corev1.Pod][]tenantVolume
+	// claimOn: claim → node → how many of its tenants have the claim.
+	claimOn map[string]map[string]int
 }
 
 func newAttachments() attachments {
 	return attachments{
 		at: map[string]map[string]attachment{}, nodesOf: map[string]map[string]struct{}{},
-		where: map[string]string{}, claimOn: map[string][]string{},
+		where: map[string]string{}, tenants: map[string]map[*corev1.Pod][]tenantVolume{}, claimOn: map[string]map[string]int{},
 	}
 }
 
@@ -131,29 +126,8 @@ func (c *Cache) syncAttachment(name string) {
 	c.forgetOccupancy(node)
 }
 
-// forgetOccupancy needs mu.
-func (c *Cache) forgetOccupancy(node string) {
-	old, known := c.occupied.LoadAndDelete(node)
-	if !known {
-		return
-	}
-	for _, claim := range old.(*Occupancy).claims {
-		left := slices.DeleteFunc(c.attachments.claimOn[claim], func(n string) bool { return n == node })
-		if len(left) == 0 {
-			delete(c.attachments.claimOn, claim)
-		} else {
-			c.attachments.claimOn[claim] = left
-		}
-	}
-}
-
-// claimMoved forgets what was made from a claim whose volume is another one
-// now. It needs mu.
-func (c *Cache) claimMoved(claim string) {
-	for _, node := range slices.Clone(c.attachments.claimOn[claim]) {
-		c.forgetOccupancy(node)
-	}
-}
+// forgetOccupancy lets a node be counted anew. It needs mu.
+func (c *Cache) forgetOccupancy(node string) { c.occupied.Delete(node) }
 
 // volumeMoved forgets what was made from a volume that appeared, went or became
 // another. It needs mu.
@@ -175,16 +149,13 @@ func (c *Cache) Occupancy(t Tenants) *Occupancy {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.forgetOccupancy(t.Node)
+	c.settleTenants(t)
 	o := c.occupancy(t)
 	for _, a := range c.attachments.at[t.Node] {
 		if k := c.attachedKey(a); !o.Has(k) {
 			o.left[k] = struct{}{}
 			o.count(k)
 		}
-	}
-	for _, claim := range o.claims {
-		c.attachments.claimOn[claim] = append(c.attachments.claimOn[claim], t.Node)
 	}
 	c.occupied.Store(t.Node, o)
 	return o
@@ -224,43 +195,14 @@ func (c *Cache) WhatIf(base *Occupancy, t Tenants) *Occupancy {
 func (c *Cache) occupancy(t Tenants) *Occupancy {
 	o := &Occupancy{generation: t.Generation, pods: map[volume.Key]struct{}{}, left: map[volume.Key]struct{}{}}
 	for pod := range t.Pods {
-		for i := range pod.Spec.Volumes {
-			key, claim, ok := c.podVolume(pod, &pod.Spec.Volumes[i])
-			if claim != "" && !slices.Contains(o.claims, claim) {
-				o.claims = append(o.claims, claim)
-			}
-			if !ok {
-				continue
-			}
-			if _, twice := o.pods[key]; !twice {
-				o.pods[key] = struct{}{}
-				o.count(key)
+		for _, v := range c.read(t.Node, pod) {
+			if _, twice := o.pods[v.key]; v.attaches && !twice {
+				o.pods[v.key] = struct{}{}
+				o.count(v.key)
 			}
 		}
 	}
 	return o
-}
-
-// podVolume is the CSI volume of a volume of a pod, and the claim that it comes
-// from; false for one that no driver attaches. It needs mu.
-func (c *Cache) podVolume(pod *corev1.Pod, vol *corev1.Volume) (key volume.Key, claim string, ok bool) {
-	var name string
-	switch {
-	case vol.PersistentVolumeClaim != nil:
-		name = vol.PersistentVolumeClaim.ClaimName
-	case vol.Ephemeral != nil:
-		name = ephemeral.VolumeClaimName(pod, vol)
-	default:
-		key, ok = inlineKey(vol, pod.Namespace)
-		return key, "", ok
-	}
-	claim = pod.Namespace + "/" + name
-	pvc := get[corev1.PersistentVolumeClaim](c.stores.claims, claim)
-	if pvc == nil || vol.Ephemeral != nil && ephemeral.VolumeIsForPod(pod, pvc) != nil {
-		return volume.Key{}, claim, false
-	}
-	key, _, ok = c.claimKey(pvc)
-	return key, claim, ok
 }
 
 // claimKey is the volume that a claim stands for: its CSI volume once it is

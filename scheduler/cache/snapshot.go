@@ -4,6 +4,8 @@ import (
 	"math"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/berth-storage/berth/scheduler/binding"
 )
 
@@ -11,8 +13,7 @@ import (
 type Snapshot struct {
 	free     *index[kind, *binding.Volume]
 	segments *index[string, binding.Segment]
-	// nodes: name → labels; shared with the ledger, which copies before it writes.
-	nodes map[string]map[string]string
+	atlas    *atlas
 
 	mu sync.Mutex
 	// most remembers MostAvailable by class, guarded by mu; it is only asked
@@ -24,6 +25,9 @@ type mostAvailable struct {
 	bytes int64
 	any   bool
 }
+
+// Node implements binding.View.
+func (s *Snapshot) Node(object *corev1.Node) binding.Node { return s.atlas.node(object) }
 
 // Shelf implements binding.View.
 func (s *Snapshot) Shelf(claim *binding.Claim) binding.Shelf {
@@ -69,10 +73,10 @@ func (s *Snapshot) mostAvailable(class *binding.Class) mostAvailable {
 		return m
 	}
 	var buf []*binding.Segment
-	for name, labels := range s.nodes {
-		node := binding.Node{Name: name, Labels: labels}
+	s.atlas.rows.each(func(r *row) {
+		node := binding.Node{Name: r.name, Labels: r.labels, Seen: r}
 		if !class.Allows(&node) {
-			continue
+			return
 		}
 		buf = here.Segments(buf[:0], &node)
 		for _, segment := range buf {
@@ -80,7 +84,7 @@ func (s *Snapshot) mostAvailable(class *binding.Class) mostAvailable {
 				m = mostAvailable{free, true}
 			}
 		}
-	}
+	})
 	return m
 }
 

@@ -48,6 +48,23 @@ func (t *trie[K, V]) get(hash uint64, key K) *V {
 	return nil
 }
 
+// each visits every entry of a trie, in no order.
+func (t *trie[K, V]) each(visit func(*V)) {
+	if t == nil {
+		return
+	}
+	for _, b := range t.middle {
+		if b == nil {
+			continue
+		}
+		for _, leaves := range b.leaves {
+			for i := range leaves {
+				visit(&leaves[i].value)
+			}
+		}
+	}
+}
+
 // own returns a trie that may be changed in this epoch.
 func (t *trie[K, V]) own(epoch uint64) *trie[K, V] {
 	if t == nil {

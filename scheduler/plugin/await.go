@@ -57,7 +57,7 @@ func (p *Plugin) awaitedNode(name string) (*binding.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := nodeOf(node, csiNode)
+	n := binding.Node{Name: node.Name, Labels: node.Labels, Migrated: migrated(csiNode)}
 	return &n, nil
 }
 

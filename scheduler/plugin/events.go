@@ -183,14 +183,14 @@ func (p *Plugin) afterNode(n *need, pod *corev1.Pod, oldObj, newObj any) (bool, 
 	if err != nil {
 		return true, err
 	}
-	now := binding.Find(question.Question, nodeOf(after, csiNode))
+	now := binding.Find(question.Question, nodeOf(question.Question, after, csiNode))
 	if !now.OK() {
 		return now.Err != nil, now.Err
 	}
 	if before == nil {
 		return true, nil
 	}
-	was := binding.Find(question.Question, nodeOf(before, csiNode))
+	was := binding.Find(question.Question, nodeOf(question.Question, before, csiNode))
 	return !was.OK(), nil
 }
 

@@ -29,7 +29,7 @@ func (p *Plugin) Filter(_ context.Context, cs fwk.CycleState, pod *corev1.Pod, i
 	if s.none {
 		return nil
 	}
-	csiNode, err := p.csiNode(s, info.Node().Name)
+	csiNode, err := p.csiNode(s, info.Node())
 	if err != nil {
 		return fwk.AsStatus(err)
 	}
@@ -40,7 +40,7 @@ func (p *Plugin) Filter(_ context.Context, cs fwk.CycleState, pod *corev1.Pod, i
 		return fwk.AsStatus(verdict.Err)
 	}
 	refusals := verdict.Refusals
-	if len(s.wantedCSI) > 0 {
+	if s.asksAttach(info.Node()) {
 		refusals = append(refusals, p.checkAttach(s, info, csiNode)...)
 	}
 	if len(refusals) > 0 {
@@ -51,16 +51,22 @@ func (p *Plugin) Filter(_ context.Context, cs fwk.CycleState, pod *corev1.Pod, i
 
 // find judges a node. The verdict is valid until the judge's next.
 func (j *judge) find(q *binding.Question, node *corev1.Node, csiNode *storagev1.CSINode) *binding.Verdict {
-	j.node = nodeOf(node, csiNode)
+	j.node = nodeOf(q, node, csiNode)
 	return j.Find(q, &j.node)
 }
 
-func nodeOf(node *corev1.Node, csiNode *storagev1.CSINode) binding.Node {
-	n := binding.Node{Name: node.Name, Labels: node.Labels}
-	if csiNode != nil {
-		n.Migrated = csiNode.Annotations[volume.AnnMigratedPlugins]
-	}
+func nodeOf(q *binding.Question, node *corev1.Node, csiNode *storagev1.CSINode) binding.Node {
+	n := q.Node(node)
+	n.Migrated = migrated(csiNode)
 	return n
+}
+
+// migrated are the in-tree plugins that a node handles as CSI drivers.
+func migrated(csiNode *storagev1.CSINode) string {
+	if csiNode == nil {
+		return ""
+	}
+	return csiNode.Annotations[volume.AnnMigratedPlugins]
 }
 
 // checkAttach judges attach limits and missing drivers.
@@ -127,11 +133,19 @@ func tenantsOf(info fwk.NodeInfo) cache.Tenants {
 // csiNode comes from the handle and not from the informer, because a cluster
 // autoscaler puts its simulated nodes there. nil means that it does not exist,
 // or that the pod does not care.
-func (p *Plugin) csiNode(s *state, name string) (*storagev1.CSINode, error) {
-	if len(s.wantedCSI) == 0 && !s.inTree() {
+func (p *Plugin) csiNode(s *state, node *corev1.Node) (*storagev1.CSINode, error) {
+	if !s.asksAttach(node) && !s.inTree() {
 		return nil, nil
 	}
-	return p.readCSINode(name)
+	return p.readCSINode(node.Name)
+}
+
+// asksAttach reports whether attaching the pod's volumes to the node is a question.
+func (s *state) asksAttach(node *corev1.Node) bool {
+	if s.unlimited && len(node.Spec.Taints) == 0 {
+		return false
+	}
+	return len(s.wantedCSI) > 0
 }
 
 // readCSINode is nil where the node has none.
@@ -142,9 +156,10 @@ func (p *Plugin) readCSINode(name string) (*storagev1.CSINode, error) {
 	}
 	csiNode, err := manager.CSINodes().Get(name)
 	switch {
+	case err == nil:
 	case apierrors.IsNotFound(err):
 		return nil, nil
-	case err != nil:
+	default:
 		return nil, fmt.Errorf("reading CSINode %s: %w", name, err)
 	}
 	return csiNode, nil
@@ -206,7 +221,7 @@ func (p *Plugin) Score(_ context.Context, cs fwk.CycleState, _ *corev1.Pod, info
 	if s.none || len(s.question.Pod.Delayed) == 0 {
 		return 0, nil
 	}
-	csiNode, err := p.csiNode(s, info.Node().Name)
+	csiNode, err := p.csiNode(s, info.Node())
 	if err != nil {
 		return 0, fwk.AsStatus(err)
 	}

@@ -164,6 +164,9 @@ type state struct {
 	wanted, wantedCSI []volume.Key
 	// needed are the drivers of wantedCSI that must be on a node first.
 	needed []string
+	// unlimited: no node limits the drivers of wantedCSI, and none of them must be
+	// there, so that a node's CSINode says nothing about attaching.
+	unlimited bool
 
 	// plan is what Reserve chose; the later points of the cycle run after it.
 	plan *binding.BindPlan

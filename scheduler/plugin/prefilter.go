@@ -12,6 +12,7 @@ import (
 	"k8s.io/component-helpers/resource"
 	"k8s.io/component-helpers/storage/ephemeral"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodevolumelimits"
 
 	"github.com/berth-storage/berth/scheduler/binding"
 	"github.com/berth-storage/berth/scheduler/cache"
@@ -72,6 +73,7 @@ func (p *Plugin) PreFilter(_ context.Context, cs fwk.CycleState, pod *corev1.Pod
 		}})
 	}
 	s := &state{question: question.Question, wanted: wanted, wantedCSI: wantedCSI, needed: p.neededDrivers(wantedCSI)}
+	s.unlimited = len(s.needed) == 0 && p.sharesCSINodes() && !p.cache.Limited(wantedCSI)
 	if err := p.shun(s, nodes); err != nil {
 		return nil, fwk.AsStatus(err)
 	}
@@ -93,7 +95,7 @@ func (p *Plugin) shun(s *state, nodes []fwk.NodeInfo) error {
 	j := p.judges.Get().(*judge)
 	defer p.judges.Put(j)
 	for _, info := range nodes {
-		csiNode, err := p.csiNode(s, info.Node().Name)
+		csiNode, err := p.csiNode(s, info.Node())
 		if err != nil {
 			return err
 		}
@@ -103,6 +105,13 @@ func (p *Plugin) shun(s *state, nodes []fwk.NodeInfo) error {
 		}
 	}
 	return nil
+}
+
+// sharesCSINodes reports whether the handle's CSINodes are the informer's. A
+// cluster autoscaler's are not.
+func (p *Plugin) sharesCSINodes() bool {
+	_, ok := p.handle.SharedCSIManager().(*nodevolumelimits.DefaultCSIManager)
+	return ok
 }
 
 // neededDrivers are those that must be on a node before the pod is.
