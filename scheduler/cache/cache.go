@@ -55,6 +55,8 @@ type Cache struct {
 	// known: claim key → what was last seen of it, to end the hold of a claim
 	// that was deleted or replaced by a namesake, and to tell what changed.
 	known map[string]knownClaim
+	// naming: PersistentVolume → claims that name it.
+	naming map[string]map[string]struct{}
 	// last is the newest snapshot, nil after a change.
 	last *Snapshot
 }
@@ -83,7 +85,7 @@ func New(f informers.SharedInformerFactory, o Options) (*Cache, error) {
 		claimsOf: core.PersistentVolumeClaims().Lister(),
 		clock:    o.Clock, ended: o.Ended, sharing: o.Sharing, snapshots: o.Snapshots, timed: make(chan struct{}, 1),
 		ledger: newLedger(UnnumberedGrace, all), volumes: newVolumes(all), attachments: newAttachments(),
-		limits: newLimits(o.AttachGrace), refusals: newRefusals(UnnumberedGrace), waiters: waiters{}, known: map[string]knownClaim{},
+		limits: newLimits(o.AttachGrace), refusals: newRefusals(UnnumberedGrace), waiters: waiters{}, known: map[string]knownClaim{}, naming: map[string]map[string]struct{}{},
 	}
 	c.kept.Store(&map[string]map[string]int64{})
 	for _, r := range []struct {

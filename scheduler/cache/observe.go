@@ -85,6 +85,7 @@ func (c *Cache) syncClaim(key string) {
 			c.last = nil
 			c.ledger.deleteClaim(old.uid)
 			delete(c.known, key)
+			remove(c.naming, old.volume, key)
 			c.claimMoved(key)
 		}
 		return
@@ -96,6 +97,8 @@ func (c *Cache) syncClaim(key string) {
 	}
 	c.last = nil
 	c.known[key] = now
+	remove(c.naming, old.volume, key)
+	add(c.naming, now.volume, key)
 	switch {
 	case was && old.uid != now.uid:
 		c.ledger.deleteClaim(old.uid)
@@ -170,12 +173,18 @@ func (c *Cache) syncCapacity(key string) {
 	c.capacityChanged(f.class, key, f.version, f.place)
 }
 
-// observeClass: a class that appears late may change the pool of its objects.
+// observeClass: a class that appears late may change the pool of its objects, and
+// the driver of the claims that have no volume.
 func (c *Cache) observeClass(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for key := range maps.Clone(c.ledger.ofClass[name]) {
 		c.syncCapacity(key)
+	}
+	for key, claim := range c.known {
+		if claim.class == name {
+			c.claimMoved(key)
+		}
 	}
 }
 

@@ -135,8 +135,8 @@ func (c *Cache) volumeMoved(e *volumeEntry) {
 	for node := range c.attachments.nodesOf[e.Name] {
 		c.forgetOccupancy(node)
 	}
-	if e.claim != "" {
-		c.claimMoved(e.claim)
+	for claim := range c.naming[e.Name] {
+		c.claimMoved(claim)
 	}
 }
 

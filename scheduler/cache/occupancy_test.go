@@ -3,6 +3,7 @@ package cache
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-storage/berth/test/seeds"
 	"github.com/berth-storage/berth/volume"
 )
 
@@ -70,6 +72,72 @@ func volumesOf(o *Occupancy) []string {
 	}
 	slices.Sort(out)
 	return out
+}
+
+// TestOccupancyAgainstNew: whatever happened before, a node has what a cache that
+// has just started says.
+func TestOccupancyAgainstNew(t *testing.T) {
+	counted := 0
+	rounds := seeds.Rounds(t, 60, func(_ uint64, r *rand.Rand) {
+		c := newStores(t)
+		name := func(kind string, n int) string { return fmt.Sprint(kind, r.IntN(n)) }
+		var pods []*corev1.Pod
+		for i := range 60 {
+			switch r.IntN(7) {
+			case 0:
+				c.set(boundClaim(name("c", 4), name("v", 4)))
+			case 1:
+				c.set(localClaim(name("c", 4), "A"))
+			case 2:
+				if pvc := localClaim(name("c", 4), "A"); c.ClaimByKey("default/"+pvc.Name) != nil {
+					c.remove(pvc)
+				}
+			case 3:
+				c.set(csiVolume(name("v", 4), name("h", 6), []string{"", "c0", "c1"}[r.IntN(3)]))
+			case 4:
+				if pv := csiVolume(name("v", 4), "", ""); c.Volume(pv.Name) != nil {
+					c.remove(pv)
+				}
+			case 5:
+				c.set(attachmentTo(name("a", 3), "n1", "d", name("v", 4)))
+			case 6:
+				class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "A"}, Provisioner: "d"}
+				if c.Class("A") == nil {
+					c.set(class)
+				} else if r.IntN(4) == 0 {
+					c.remove(class)
+				}
+			}
+			if r.IntN(3) == 0 {
+				pods = append(pods, podOf(fmt.Sprint("p", i), name("c", 4), name("c", 4)))
+			}
+			if len(pods) > 3 {
+				pods = slices.Delete(slices.Clone(pods), 0, 1)
+			}
+			if r.IntN(2) == 0 {
+				continue
+			}
+			got := c.Occupancy(tenants(int64(len(pods)*1000+i), pods...))
+			fresh, err := New(c.factory, Options{Clock: c.clock})
+			if err != nil {
+				t.Fatal(err)
+			}
+			fresh.Snapshot()
+			want := fresh.Occupancy(tenants(1, pods...))
+			if diff := cmp.Diff(volumesOf(want), volumesOf(got)); diff != "" {
+				t.Fatalf("step %d (-started now +got)\n%s", i, diff)
+			}
+			counted += len(want.pods)
+		}
+		c.set(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+		c.remove(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+		if a := c.attachments; len(a.tenants)+len(a.claimOn) != 0 {
+			t.Fatalf("kept of a node that is gone: %v, %v", a.tenants, a.claimOn)
+		}
+	})
+	if rounds >= 60 && counted < 1000 {
+		t.Errorf("poor cases: %d volumes counted", counted)
+	}
 }
 
 func TestOccupancy(t *testing.T) {
