@@ -105,6 +105,23 @@ prerequisites:
 test-prerequisites:
 	@hack/prerequisites.sh cc:gcc cc:libc6-dev
 
+##@ Benchmarks
+
+# Each needs a quiet machine, writes its progress to standard error, and nothing
+# but its lines to standard output. What each says, and its flags: --help.
+
+.PHONY: bench-throughput
+bench-throughput: prerequisites build-berth-sandbox build-berth-scheduler ## Pods a second through both schedulers, as processes on a real API server
+	go run ./test/bench/throughput
+
+.PHONY: bench-memory
+bench-memory: prerequisites build-berth-sandbox build-berth-scheduler ## Memory of both schedulers with 5,000 nodes and 20,000 volumes
+	go run ./test/bench/memory
+
+.PHONY: bench-perf
+bench-perf: build-berth-sandbox ## The volume workloads of Kubernetes' scheduler_perf with both schedulers
+	go run ./test/bench/perf
+
 ##@ Code
 
 .PHONY: generate
