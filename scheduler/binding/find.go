@@ -1,6 +1,7 @@
 package binding
 
 import (
+	"slices"
 	"strings"
 	"sync"
 
@@ -130,6 +131,7 @@ type Judge struct {
 	packing   packing
 	bindings  []Binding
 	rest      []*option
+	refusals  []volume.Refusal
 	verdict   Verdict
 }
 
@@ -139,8 +141,8 @@ func Find(q *Question, node Node) Verdict { return *new(Judge).Find(q, &node) }
 
 // Find judges one node (upstream: FindPodVolumes). Bound and delayed claims
 // are both judged, so that a person learns of every cause at once; refusals
-// come in upstream's order. The verdict's Bindings and Provisions are valid
-// until the next call.
+// come in upstream's order. The verdict and what it has is valid until the next
+// call.
 func (j *Judge) Find(q *Question, node *Node) *Verdict {
 	if node.Seen != nil && node.of != q.view {
 		// Of another moment: what was seen then may be numbered otherwise now.
@@ -155,15 +157,12 @@ func (j *Judge) Find(q *Question, node *Node) *Verdict {
 	if affinity.Reason == "" && missing.Reason == "" {
 		return &j.verdict
 	}
-	refusals := make([]volume.Refusal, 0, 2)
 	if affinity.Reason != "" {
-		refusals = append(refusals, affinity)
+		j.refusals = slices.Insert(append(j.refusals[:0], j.verdict.Refusals...), 0, affinity)
+	} else {
+		j.refusals = append(append(j.refusals[:0], j.verdict.Refusals...), missing)
 	}
-	refusals = append(refusals, j.verdict.Refusals...)
-	if missing.Reason != "" {
-		refusals = append(refusals, missing)
-	}
-	j.verdict = Verdict{Refusals: refusals}
+	j.verdict = Verdict{Refusals: j.refusals}
 	return &j.verdict
 }
 
@@ -201,20 +200,26 @@ func (j *Judge) delayed(q *Question, node *Node) Verdict {
 		o := &j.options[i]
 		o.reset(&claims[i])
 		if refusal, refused := j.gather(o, q, i, node); refused {
-			return Verdict{Refusals: []volume.Refusal{refusal}}
+			return j.refused(refusal)
 		}
 	}
 	if v, ok := j.greedy(); ok {
 		return v
 	}
 	if len(j.options) == 1 {
-		return Verdict{Refusals: []volume.Refusal{j.options[0].refuse(q)}}
+		return j.refused(j.options[0].refuse(q))
 	}
 	s := newSearch(j.options, &j.packing)
 	if v, ok := s.run(); ok {
 		return v
 	}
 	return Verdict{Refusals: explain(j.options, s, q)}
+}
+
+// refused is the verdict with one refusal.
+func (j *Judge) refused(r volume.Refusal) Verdict {
+	j.refusals = append(j.refusals[:0], r)
+	return Verdict{Refusals: j.refusals}
 }
 
 // option is what one delayed claim may become on the node.

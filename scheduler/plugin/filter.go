@@ -44,7 +44,7 @@ func (p *Plugin) Filter(_ context.Context, cs fwk.CycleState, pod *corev1.Pod, i
 		refusals = append(refusals, p.checkAttach(s, info, csiNode)...)
 	}
 	if len(refusals) > 0 {
-		return statusOf(refusals)
+		return s.said.status(refusals)
 	}
 	return nil
 }

@@ -168,6 +168,8 @@ type state struct {
 	// there, so that a node's CSINode says nothing about attaching.
 	unlimited bool
 
+	said said
+
 	// plan is what Reserve chose; the later points of the cycle run after it.
 	plan *binding.BindPlan
 }
@@ -190,13 +192,44 @@ func readState(cs fwk.CycleState) (*state, error) {
 // statusOf turns refusals into a status. Evicting pods helps against attach
 // limits alone, so only a node refused for nothing else is worth preempting on.
 func statusOf(refusals []volume.Refusal) *fwk.Status {
-	code := fwk.Unschedulable
 	reasons := make([]string, 0, len(refusals))
 	for _, r := range refusals {
-		if r.Reason != volume.ReasonAttachLimit {
-			code = fwk.UnschedulableAndUnresolvable
-		}
 		reasons = append(reasons, r.String())
 	}
-	return fwk.NewStatus(code, reasons...)
+	return fwk.NewStatus(codeOf(refusals), reasons...)
+}
+
+func codeOf(refusals []volume.Refusal) fwk.Code {
+	for _, r := range refusals {
+		if r.Reason != volume.ReasonAttachLimit {
+			return fwk.UnschedulableAndUnresolvable
+		}
+	}
+	return fwk.Unschedulable
+}
+
+// said are the texts of single refusals in one cycle: thousands of nodes may give
+// the same one.
+type said struct {
+	mu sync.RWMutex
+	by map[volume.Refusal][]string
+}
+
+// status is statusOf, with the text made for the first node that gives it. A
+// status itself is the framework's, which writes into it.
+func (s *said) status(refusals []volume.Refusal) *fwk.Status {
+	if len(refusals) != 1 {
+		return statusOf(refusals)
+	}
+	s.mu.RLock()
+	reasons, known := s.by[refusals[0]]
+	s.mu.RUnlock()
+	if !known {
+		// Full, so that a reason that is appended goes elsewhere.
+		reasons = []string{refusals[0].String()}
+		s.mu.Lock()
+		s.by[refusals[0]] = reasons
+		s.mu.Unlock()
+	}
+	return fwk.NewStatus(codeOf(refusals), reasons...)
 }

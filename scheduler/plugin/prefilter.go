@@ -72,7 +72,7 @@ func (p *Plugin) PreFilter(_ context.Context, cs fwk.CycleState, pod *corev1.Pod
 			Reason: volume.ReasonClaimUnbound, Detail: question.Immediate[0],
 		}})
 	}
-	s := &state{question: question.Question, wanted: wanted, wantedCSI: wantedCSI, needed: p.neededDrivers(wantedCSI)}
+	s := &state{question: question.Question, wanted: wanted, wantedCSI: wantedCSI, needed: p.neededDrivers(wantedCSI), said: said{by: map[volume.Refusal][]string{}}}
 	s.unlimited = len(s.needed) == 0 && p.sharesCSINodes() && !p.cache.Limited(wantedCSI)
 	if err := p.shun(s, nodes); err != nil {
 		return nil, fwk.AsStatus(err)
