@@ -147,7 +147,7 @@ func (c *cluster) schedule(ctx context.Context, s rig.Scheduler, want int, budge
 		return 0, err
 	}
 	want = min(want, len(pods))
-	before, err := c.Usages()
+	before, err := c.look(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -162,14 +162,15 @@ func (c *cluster) schedule(ctx context.Context, s rig.Scheduler, want int, budge
 	if err = errors.Join(err, running.Err()); err != nil {
 		return 0, err
 	}
-	after, err := c.Usages()
+	after, err := c.look(ctx)
 	if err != nil {
 		return 0, err
 	}
 	if err := errors.Join(<-profiled, c.Stop(ctx, string(s)), c.watch.Check(pods)); err != nil {
 		return 0, err
 	}
-	c.Logf("%s placed %d pods within %s; processors: %s", s, len(times), time.Since(started).Round(time.Second), spent(before, after))
+	c.Logf("%s placed %d pods within %s", s, len(times), time.Since(started).Round(time.Second))
+	c.tell(before, after, len(times))
 	if s == rig.Ours && len(times) < want {
 		return 0, fmt.Errorf("%s placed %d of %d pods within %s%s", s, len(times), want, budget, c.watch.Why(pods))
 	}
@@ -208,7 +209,7 @@ func (c *cluster) ceiling(ctx context.Context) (perSecond float64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	before, err := c.Usages()
+	before, err := c.look(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -221,12 +222,33 @@ func (c *cluster) ceiling(ctx context.Context) (perSecond float64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	after, err := c.Usages()
+	after, err := c.look(ctx)
 	if err != nil {
 		return 0, err
 	}
-	c.Logf("ceiling: %d pods; processors: %s", len(times), spent(before, after))
+	c.Logf("ceiling: %d pods", len(times))
+	c.tell(before, after, len(times))
 	return rig.Rate(times)
+}
+
+// sight is what was used until one moment.
+type sight struct {
+	usages   map[string]rig.Usage
+	requests rig.Requests
+}
+
+func (c *cluster) look(ctx context.Context) (s sight, err error) {
+	if s.usages, err = c.Usages(); err != nil {
+		return s, err
+	}
+	s.requests, err = c.Requests(ctx)
+	return s, err
+}
+
+// tell tells what so many pods took between two looks.
+func (c *cluster) tell(before, after sight, pods int) {
+	c.Logf("  processors: %s", spent(before.usages, after.usages))
+	c.Logf("  requests a pod: %s", after.requests.Since(before.requests, max(1, pods)))
 }
 
 // spent tells what processor time each process took between two looks, the
