@@ -83,8 +83,15 @@ func (r *Rig) placeStatic(ctx context.Context, w *Watch, name string, free *core
 	return r.bindPod(ctx, w, name, nodeOf(pv))
 }
 
-// bindPod waits for the claim, binds the pod, and says so in an event.
+// bindPod notes on the pod where it will go, as kube-scheduler does when a
+// plugin has something to wait for (KEP-5278), waits for the claim, binds the pod,
+// and says so in an event.
 func (r *Rig) bindPod(ctx context.Context, w *Watch, name, node string) error {
+	patch := fmt.Sprintf(`{"status":{"nominatedNodeName":%q}}`, node)
+	_, err := r.client.CoreV1().Pods(Namespace).Patch(ctx, name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+	if err != nil {
+		return fmt.Errorf("nominating the node of pod %s: %w", name, err)
+	}
 	select {
 	case <-ctx.Done():
 		return fmt.Errorf("waiting for claim %s: %w", name, ctx.Err())
