@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/berth-storage/berth/scheduler/binding"
 	"github.com/berth-storage/berth/test/seeds"
 )
 
@@ -99,9 +100,13 @@ func (c *chart) check(f frozen) {
 				c.byValues++
 			}
 			var want []string
+			plain := binding.Node{Name: object.Name, Labels: object.Labels}
 			for name, p := range f.items {
-				if p.Matches(&n) {
+				if p.Matches(&plain) {
 					want = append(want, name)
+				}
+				if p.Matches(&n) != p.Matches(&plain) {
+					c.t.Fatalf("place %q matches %v by its numbers otherwise than by its labels", p, n)
 				}
 			}
 			slices.Sort(want)

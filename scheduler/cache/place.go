@@ -64,12 +64,23 @@ func (p *place) Matches(node *binding.Node) bool {
 	if p.loose || p.test != nil {
 		return slices.ContainsFunc(p.test, func(t term) bool { return t.matches(node) })
 	}
+	row := rowOf(node)
 	for i := range p.spots {
-		if p.spots[i].matches(node) {
+		if p.spots[i].isAt(row, node) {
 			return true
 		}
 	}
 	return false
+}
+
+// isAt compares numbers where both have them. A place that was decided on and the
+// row of the node are of one snapshot, whose numbers stand for the same values
+// also when others have come to have them since.
+func (s *spot) isAt(r *row, node *binding.Node) bool {
+	if r != nil && s.number > 0 && s.ground < rowWidth {
+		return r.numbers[s.ground] == s.number
+	}
+	return s.matches(node)
 }
 
 // String implements binding.Place.

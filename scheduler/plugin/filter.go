@@ -142,10 +142,8 @@ func (p *Plugin) csiNode(s *state, node *corev1.Node) (*storagev1.CSINode, error
 
 // asksAttach reports whether attaching the pod's volumes to the node is a question.
 func (s *state) asksAttach(node *corev1.Node) bool {
-	if s.unlimited && len(node.Spec.Taints) == 0 {
-		return false
-	}
-	return len(s.wantedCSI) > 0
+	// The node itself is looked at last: most passes need nothing of it.
+	return len(s.wantedCSI) > 0 && (!s.unlimited || len(node.Spec.Taints) > 0)
 }
 
 // readCSINode is nil where the node has none.
