@@ -110,6 +110,13 @@ test-prerequisites:
 # Each needs a quiet machine, writes its progress to standard error, and nothing
 # but its lines to standard output. What each says, and its flags: --help.
 
+.PHONY: bench-scheduler
+bench-scheduler: bench-filter bench-throughput bench-memory bench-perf ## All benchmarks of the scheduler, beside the stock one
+
+.PHONY: bench-filter
+bench-filter: ## What judging nodes for one pod costs, plugin by plugin
+	go run ./test/bench/filter
+
 .PHONY: bench-throughput
 bench-throughput: prerequisites build-berth-sandbox build-berth-scheduler ## Pods a second through both schedulers, as processes on a real API server
 	go run ./test/bench/throughput
