@@ -87,12 +87,12 @@ var importRules = []struct {
 		why:   "only host touches the machine, so that its fake can fail every call and one room holds every mount",
 	},
 	{
-		of: []string{""}, except: []string{"scheduler/plugin", "cmd/berth-scheduler", "internal/sandbox/multicall"},
+		of: []string{""}, except: []string{"scheduler/plugin", "cmd/berth-scheduler", "internal/sandbox/multicall", "test/bench", "test/oracle"},
 		never: []string{"k8s.io/kube-scheduler/framework", "k8s.io/kubernetes/pkg/scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"},
-		why:   "only scheduler/plugin adapts to the scheduler framework; the extender uses the same decisions without it; the stock scheduler of the sandbox is upstream's whole program",
+		why:   "only scheduler/plugin adapts to the scheduler framework; the extender uses the same decisions without it; the stock scheduler of the sandbox is upstream's whole program, and the tests that hold both side by side need it",
 	},
 	{
-		of: []string{""}, except: []string{"scheduler/plugin", "cmd", "internal/sandbox/multicall", "internal/sandbox/podruntime"},
+		of: []string{""}, except: []string{"scheduler/plugin", "cmd", "internal/sandbox/multicall", "internal/sandbox/podruntime", "test/bench", "test/oracle"},
 		never: []string{"k8s.io/kubernetes"},
 		why:   "k8s.io/kubernetes takes minutes to compile and promises no compatibility; it stays at the edge",
 	},
