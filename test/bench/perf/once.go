@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"testing"
 
@@ -24,6 +25,9 @@ const runCommand = "run"
 func runOnce(config, results string) error {
 	if err := os.Chdir(filepath.Dir(config)); err != nil {
 		return fmt.Errorf("entering the folder of the configuration: %w", err)
+	}
+	if err := placeFixtures(results); err != nil {
+		return err
 	}
 	testing.Init()
 	os.Args = []string{
@@ -48,4 +52,26 @@ func runOnce(config, results string) error {
 		},
 	}})
 	return nil
+}
+
+// placeFixtures names a folder for the API server's test certificates. Upstream
+// finds its own by the path of its source, which -trimpath takes out of the
+// program, and then asks these variables for a folder to look below
+// (cmd/kube-apiserver/app/testing, pkgPath).
+func placeFixtures(parent string) error {
+	const module = "k8s.io/kubernetes"
+	info, ok := debug.ReadBuildInfo()
+	if !ok || !slices.Contains(info.Settings, debug.BuildSetting{Key: "-trimpath", Value: "true"}) {
+		return nil
+	}
+	at := slices.IndexFunc(info.Deps, func(m *debug.Module) bool { return m.Path == module })
+	if at < 0 {
+		return fmt.Errorf("the program does not say which version of %s it was built from", module)
+	}
+	const workspace = "fixtures"
+	source := module + "@" + info.Deps[at].Version
+	if err := os.MkdirAll(filepath.Join(parent, workspace, source, "cmd/kube-apiserver/app/testing/testdata"), 0o700); err != nil {
+		return fmt.Errorf("making a folder for certificates: %w", err)
+	}
+	return errors.Join(os.Setenv("TEST_SRCDIR", parent), os.Setenv("TEST_WORKSPACE", workspace))
 }
