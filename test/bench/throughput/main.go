@@ -98,7 +98,7 @@ for the ceiling how much of it berth-scheduler reaches:
 	f := cmd.Flags()
 	f.IntSliceVar(&o.nodes, "nodes", []int{1000, 5000}, "numbers of nodes")
 	f.StringSliceVar(&o.workloads, "workload", []string{string(rig.Dynamic), string(rig.Static)}, "workloads: dynamic (a capacity object a node), static (4 local volumes a node)")
-	f.IntVar(&o.pods, "pods", 3000, "pods, each with one claim")
+	f.IntVar(&o.pods, "pods", 2000, "pods, each with one claim")
 	f.DurationVar(&o.budget, "budget", 90*time.Second, "how long the stock scheduler is watched")
 	f.IntVar(&o.enough, "enough", 100, "the stock scheduler is not watched any longer once it placed so many pods")
 	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "how long berth-scheduler, or the ceiling, may take for all pods")
