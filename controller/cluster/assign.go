@@ -18,8 +18,10 @@ import (
 // promised: by the claims of the cache, and by the promises that it does not
 // show yet. Claims that no node can serve are told so.
 func (r *Reconciler) wants(s *sight) (wants []want, held []hold) {
+	clear(r.memory.held)
 	for _, c := range s.claims {
 		if holds(c, s.made) {
+			r.memory.held[c.uid] = c.name
 			held = append(held, holdOf(c, c.selected))
 		}
 		p, promised := r.memory.promises[c.uid]

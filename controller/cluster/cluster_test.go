@@ -283,3 +283,27 @@ func TestUncertain(t *testing.T) {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
+
+// TestBoundBeforeSeen: a claim whose binding is complete holds its space until its
+// volume is seen; the caches of claims and volumes run apart.
+func TestBoundBeforeSeen(t *testing.T) {
+	w := newWorld(t, append(nodesWith(map[string]int64{"a": 3 * gi}), makeClaim("first", 2*gi))...)
+	w.mustRound()
+	w.cache.sync(t)
+	if err := w.api.Create(context.Background(), makeClaim("second", 2*gi)); err != nil {
+		t.Fatal(err)
+	}
+	w.cache.sync(t)
+	w.mustRound()
+	update(w, w.claim("first"), func(c *corev1.PersistentVolumeClaim) {
+		c.Spec.VolumeName = volume.PVName(string(c.UID))
+		c.Annotations[volume.AnnBindCompleted] = "yes"
+	})
+	w.cache.sync(t, &w.cache.claims)
+	for range 2 {
+		w.mustRound()
+	}
+	if got := w.selected("second"); got != "" {
+		t.Errorf("the bytes of a bound claim were promised again, on %q", got)
+	}
+}

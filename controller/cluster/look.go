@@ -30,15 +30,32 @@ type sight struct {
 }
 
 // shared lists without copying; nothing that is read here is changed.
-func (r *Reconciler) shared(ctx context.Context, list client.ObjectList, what string) error {
-	if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+func (r *Reconciler) shared(ctx context.Context, list client.ObjectList, what string, opts ...client.ListOption) error {
+	if err := r.client.List(ctx, list, append(opts, client.UnsafeDisableDeepCopy)...); err != nil {
 		return fmt.Errorf("listing %s: %w", what, err)
 	}
 	return nil
 }
 
-// look reads claims, classes and nodes, and the rest only if some claim needs
-// a decision.
+// indexOpen finds the claims that a round may have to do with: those of the driver
+// whose binding is not complete. A cluster has many claims, and few of these.
+const indexOpen = "berth.open"
+
+func openClaims(driver string) client.IndexerFunc {
+	return func(o client.Object) []string {
+		pvc, ok := o.(*corev1.PersistentVolumeClaim)
+		if !ok {
+			return nil
+		}
+		if _, ours := readClaim(driver, pvc); !ours || pvc.Annotations[volume.AnnBindCompleted] != "" {
+			return nil
+		}
+		return []string{"true"}
+	}
+}
+
+// look reads open claims, classes and the nodes that are selected, and the rest
+// only if some claim needs a decision.
 func (r *Reconciler) look(ctx context.Context) (*sight, error) {
 	s := &sight{
 		claims: make(map[types.UID]claim), classes: make(map[string]class),
@@ -46,19 +63,19 @@ func (r *Reconciler) look(ctx context.Context) (*sight, error) {
 	}
 	var claims corev1.PersistentVolumeClaimList
 	var classes storagev1.StorageClassList
-	var nodes corev1.NodeList
-	for _, l := range []struct {
-		list client.ObjectList
-		what string
-	}{{&claims, "claims"}, {&classes, "StorageClasses"}, {&nodes, "nodes"}} {
-		if err := r.shared(ctx, l.list, l.what); err != nil {
-			return nil, err
-		}
+	if err := r.shared(ctx, &claims, "claims", client.MatchingFields{indexOpen: "true"}); err != nil {
+		return nil, err
+	}
+	if err := r.shared(ctx, &classes, "StorageClasses"); err != nil {
+		return nil, err
 	}
 	for i := range claims.Items {
 		if c, ours := readClaim(r.driver, &claims.Items[i]); ours {
 			s.claims[c.uid] = c
 		}
+	}
+	if err := r.lookForHeld(ctx, s); err != nil {
+		return nil, err
 	}
 	for _, sc := range classes.Items {
 		if sc.Provisioner == r.driver {
@@ -68,13 +85,46 @@ func (r *Reconciler) look(ctx context.Context) (*sight, error) {
 			}
 		}
 	}
-	for _, n := range nodes.Items {
-		s.exists[n.Name] = true
+	if err := r.lookForNodes(ctx, s); err != nil {
+		return nil, err
 	}
 	if !s.open() {
 		return s, nil
 	}
-	return s, r.lookCloser(ctx, s, nodes.Items)
+	return s, r.lookCloser(ctx, s)
+}
+
+// lookForHeld adds the claims that held space and are not open any more.
+func (r *Reconciler) lookForHeld(ctx context.Context, s *sight) error {
+	for uid, name := range r.memory.held {
+		if _, open := s.claims[uid]; open {
+			continue
+		}
+		pvc := &corev1.PersistentVolumeClaim{}
+		err := r.client.Get(ctx, name, pvc)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("reading claim %s: %w", name, err)
+		}
+		if c, ours := readClaim(r.driver, pvc); err == nil && ours && c.uid == uid {
+			s.claims[uid] = c
+		}
+	}
+	return nil
+}
+
+// lookForNodes asks for each node that a claim is selected for.
+func (r *Reconciler) lookForNodes(ctx context.Context, s *sight) error {
+	for _, c := range s.claims {
+		if _, asked := s.exists[c.selected]; asked || c.selected == "" {
+			continue
+		}
+		err := r.client.Get(ctx, types.NamespacedName{Name: c.selected}, &corev1.Node{})
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("reading node %s: %w", c.selected, err)
+		}
+		s.exists[c.selected] = err == nil
+	}
+	return nil
 }
 
 // open reports whether some claim may need a decision.
@@ -87,14 +137,15 @@ func (s *sight) open() bool {
 	return false
 }
 
-func (r *Reconciler) lookCloser(ctx context.Context, s *sight, nodes []corev1.Node) error {
+func (r *Reconciler) lookCloser(ctx context.Context, s *sight) error {
+	var list corev1.NodeList
 	var volumes corev1.PersistentVolumeList
 	var csiNodes storagev1.CSINodeList
 	var capacities storagev1.CSIStorageCapacityList
 	for _, l := range []struct {
 		list client.ObjectList
 		what string
-	}{{&volumes, "PersistentVolumes"}, {&csiNodes, "CSINodes"}, {&capacities, "capacity objects"}} {
+	}{{&list, "nodes"}, {&volumes, "PersistentVolumes"}, {&csiNodes, "CSINodes"}, {&capacities, "capacity objects"}} {
 		if err := r.shared(ctx, l.list, l.what); err != nil {
 			return err
 		}
@@ -111,8 +162,8 @@ func (r *Reconciler) lookCloser(ctx context.Context, s *sight, nodes []corev1.No
 		registered[n.Name] = slices.ContainsFunc(n.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == r.driver })
 	}
 	byKey := make(map[string][]string)
-	for i := range nodes {
-		n := &nodes[i]
+	for i := range list.Items {
+		n := &list.Items[i]
 		s.nodes = append(s.nodes, node{name: n.Name, labels: n.Labels, barred: bar(n), registered: registered[n.Name]})
 		byKey[n.Labels[volume.TopologyNodeKey]] = append(byKey[n.Labels[volume.TopologyNodeKey]], n.Name)
 	}

@@ -28,6 +28,9 @@ type memory struct {
 	// that gave the claim back is not asked again before they change.
 	tried map[types.UID]map[string]string
 	told  map[types.UID]telling
+	// held are the claims that held space in the last round. One whose binding is
+	// complete by now counts until its volume is seen, which may be later.
+	held map[types.UID]types.NamespacedName
 }
 
 // telling is what a claim's user was told last.
@@ -38,7 +41,7 @@ type telling struct {
 
 func newMemory() *memory {
 	return &memory{
-		promises: make(map[types.UID]promise), tried: make(map[types.UID]map[string]string), told: make(map[types.UID]telling),
+		promises: make(map[types.UID]promise), tried: make(map[types.UID]map[string]string), told: make(map[types.UID]telling), held: make(map[types.UID]types.NamespacedName),
 	}
 }
 

@@ -90,7 +90,7 @@ func stand(ctx context.Context, access *rest.Config, c Config) error {
 	if err != nil {
 		return fmt.Errorf("making the manager: %w", err)
 	}
-	if err := SetupWithManager(mgr, c); err != nil {
+	if err := SetupWithManager(ctx, mgr, c); err != nil {
 		return err
 	}
 	if err := mgr.Start(ctx); err != nil {

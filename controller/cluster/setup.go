@@ -81,7 +81,7 @@ func New(c Config, cached client.Client, live client.Reader, events notes.Record
 }
 
 // SetupWithManager starts the rounds with the manager, when it leads.
-func SetupWithManager(mgr manager.Manager, c Config) error {
+func SetupWithManager(ctx context.Context, mgr manager.Manager, c Config) error {
 	c, err := c.withDefaults()
 	if err != nil {
 		return err
@@ -89,6 +89,9 @@ func SetupWithManager(mgr manager.Manager, c Config) error {
 	r, err := New(c, mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("berth-cluster"))
 	if err != nil {
 		return err
+	}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.PersistentVolumeClaim{}, indexOpen, openClaims(c.Driver)); err != nil {
+		return fmt.Errorf("indexing claims: %w", err)
 	}
 	if err := setupPlaced(mgr, r); err != nil {
 		return err
@@ -103,7 +106,7 @@ func SetupWithManager(mgr manager.Manager, c Config) error {
 		Watches(&storagev1.CSIStorageCapacity{}, round).
 		// A volume that appears is counted by its number instead of its claim's
 		// hold, which may leave more room.
-		Watches(&corev1.PersistentVolume{}, round, builder.WithPredicates(onChange(func(_, _ client.Object) bool { return false }))).
+		Watches(&corev1.PersistentVolume{}, round, builder.WithPredicates(volumeComesOrGoes(c.Driver))).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: 1,
 			LogConstructor: func(*reconcile.Request) logr.Logger {
@@ -133,6 +136,19 @@ func soon(debounce time.Duration) handler.EventHandler {
 // onChange lets appearance and disappearance pass, and the updates that matter.
 func onChange(matters func(before, after client.Object) bool) predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return matters(e.ObjectOld, e.ObjectNew) }}
+}
+
+// volumeComesOrGoes lets the driver's volumes pass when they appear and go.
+func volumeComesOrGoes(driver string) predicate.Predicate {
+	ours := func(o client.Object) bool {
+		pv, ok := o.(*corev1.PersistentVolume)
+		return ok && pv.Spec.CSI != nil && pv.Spec.CSI.Driver == driver
+	}
+	return predicate.Funcs{
+		CreateFunc: func(e event.CreateEvent) bool { return ours(e.Object) },
+		DeleteFunc: func(e event.DeleteEvent) bool { return ours(e.Object) },
+		UpdateFunc: func(event.UpdateEvent) bool { return false },
+	}
 }
 
 // claimMatters lets claims of the driver pass, and of updates those that change

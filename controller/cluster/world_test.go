@@ -111,7 +111,12 @@ func (c *cached) sync(t *testing.T, lists ...client.ObjectList) {
 func (c *cached) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	switch l := list.(type) {
 	case *corev1.PersistentVolumeClaimList:
-		c.claims.DeepCopyInto(l)
+		l.Items = nil
+		for i := range c.claims.Items {
+			if len(openClaims(volume.DriverName)(&c.claims.Items[i])) > 0 {
+				l.Items = append(l.Items, *c.claims.Items[i].DeepCopy())
+			}
+		}
 	case *corev1.PersistentVolumeList:
 		c.volumes.DeepCopyInto(l)
 	case *corev1.NodeList:
