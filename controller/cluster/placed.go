@@ -218,6 +218,15 @@ func (r *placed) bind(ctx context.Context, pod *corev1.Pod, node *corev1.Node, c
 		r.refuse(pod, c, fmt.Sprintf("node %s lies outside the allowedTopologies of class %s", node.Name, c.class.Name))
 		return 0, nil
 	}
+	// A claim that is selected for a node without its driver would stay so.
+	registered, err := r.registered(ctx, node, c.class.Provisioner)
+	switch {
+	case err != nil:
+		return 0, err
+	case !registered:
+		r.refuse(pod, c, fmt.Sprintf("driver %s is not registered on node %s", c.class.Provisioner, node.Name))
+		return 0, nil
+	}
 	if left := so.left(r.clock.Now()); left > 0 {
 		r.refuse(pod, c, fmt.Sprintf("the provisioner gave node %s back, and is asked again from time to time", node.Name))
 		return left, nil
@@ -227,6 +236,23 @@ func (r *placed) bind(ctx context.Context, pod *corev1.Pod, node *corev1.Node, c
 	}
 	so.tries, so.at = so.tries+1, r.clock.Now()
 	return 0, nil
+}
+
+// registered reports whether the provisioner serves the node, as far as that can
+// be told: one that is no CSI driver registers nowhere.
+func (r *placed) registered(ctx context.Context, node *corev1.Node, provisioner string) (bool, error) {
+	name := types.NamespacedName{Name: provisioner}
+	err := r.client.Get(ctx, name, &storagev1.CSIDriver{})
+	csiNode := &storagev1.CSINode{}
+	if err == nil {
+		err = client.IgnoreNotFound(r.client.Get(ctx, types.NamespacedName{Name: node.Name}, csiNode))
+	} else if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("asking whether driver %s is on node %s: %w", provisioner, node.Name, err)
+	}
+	return slices.ContainsFunc(csiNode.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == provisioner }), nil
 }
 
 // reserved reports whether a volume that was taken for the claim is its own.

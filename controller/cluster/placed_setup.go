@@ -39,9 +39,10 @@ func setupPlaced(mgr manager.Manager, r *Reconciler) error {
 		Named("placed").
 		For(&corev1.Pod{}).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(p.podsOf), builder.WithPredicates(claimComesBack())).
-		// What any waiting pod may have waited for: a volume, or a class.
+		// What any waiting pod may have waited for: a volume, a class, or a driver.
 		Watches(&corev1.PersistentVolume{}, handler.EnqueueRequestsFromMapFunc(p.pods), builder.WithPredicates(volumeBecomesFree())).
 		Watches(&storagev1.StorageClass{}, handler.EnqueueRequestsFromMapFunc(p.pods)).
+		Watches(&storagev1.CSINode{}, handler.EnqueueRequestsFromMapFunc(p.pods), builder.WithPredicates(onChange(driversChanged))).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: 1,
 			LogConstructor: func(req *reconcile.Request) logr.Logger {

@@ -144,6 +144,11 @@ func TestPlaced(t *testing.T) {
 			objects: []client.Object{makeClaim("data", gi, func(c *corev1.PersistentVolumeClaim) { *c.Spec.StorageClassName = "elsewhere" })},
 			want:    map[string]string{}, told: "node a lies outside the allowedTopologies of class elsewhere",
 		},
+		"no driver there": {
+			reason:  "nobody would give the claim back",
+			objects: []client.Object{makeClaim("data", gi, func(c *corev1.PersistentVolumeClaim) { *c.Spec.StorageClassName = "foreign" })},
+			want:    map[string]string{}, told: "driver foreign.csi is not registered on node a",
+		},
 		"immediate":     {reason: "those are assigned to nodes with room", objects: []client.Object{makeClaim("data", gi)}, want: map[string]string{}},
 		"selected":      {reason: "a scheduler has decided", objects: []client.Object{makeClaim("data", gi, late, selectedFor("b"))}, want: map[string]string{"data": "node b"}},
 		"bound":         {reason: "nothing is left to do", objects: []client.Object{makeClaim("data", gi, late, func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "pv" })}, want: map[string]string{}},
@@ -171,7 +176,13 @@ func TestPlaced(t *testing.T) {
 			}
 			elsewhere := makeClass("elsewhere", storagev1.VolumeBindingWaitForFirstConsumer)
 			elsewhere.AllowedTopologies = []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: volume.TopologyNodeKey, Values: []string{"b"}}}}}
-			w := newPlacedWorld(t, append(tc.objects, pod, elsewhere)...)
+			foreign := makeClass("foreign", storagev1.VolumeBindingWaitForFirstConsumer)
+			foreign.Provisioner = "foreign.csi"
+			drivers := []client.Object{
+				&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "foreign.csi"}},
+				&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: volume.DriverName}},
+			}
+			w := newPlacedWorld(t, append(append(tc.objects, pod, elsewhere, foreign), drivers...)...)
 			for range 2 {
 				w.mustLook()
 			}
