@@ -1,9 +1,9 @@
 package binding
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -78,19 +78,11 @@ func ClassName(claim *corev1.PersistentVolumeClaim) string {
 }
 
 // NewPod makes the question of a pod. Delayed claims are ordered by rising
-// request, as upstream takes them; equal requests by key, so that equal inputs
-// give equal answers.
+// request, and those of equal request stay in the pod's order, as upstream takes
+// them.
 func NewPod(bound, delayed []Claim) *Pod {
 	delayed = slices.Clone(delayed)
-	slices.SortStableFunc(delayed, func(a, b Claim) int {
-		switch {
-		case a.Request < b.Request:
-			return -1
-		case a.Request > b.Request:
-			return 1
-		}
-		return strings.Compare(a.Key, b.Key)
-	})
+	slices.SortStableFunc(delayed, func(a, b Claim) int { return cmp.Compare(a.Request, b.Request) })
 	return &Pod{
 		Bound: bound, Delayed: delayed,
 		InTree: slices.ContainsFunc(bound, func(c Claim) bool { return c.Volume != nil && c.Volume.InTree != nil }),

@@ -76,16 +76,31 @@ func (o *option) refuse(q *Question) volume.Refusal {
 }
 
 // explain says why no choice worked. It names the cause that upstream would:
-// of the claims that find no volume by smallest fit, the first by size that
-// fails. Where each would do alone, it is what the best choice lacked.
+// of the claims that find no volume by smallest fit, the first that fails, those
+// that are selected for the node before the others, then by size. Where each would
+// do alone, it is what the best choice lacked.
 func explain(options []option, s *search, q *Question) []volume.Refusal {
 	var taken []Binding
+	var rest []*option
 	for i := range options {
 		o := &options[i]
-		v := firstFree(o.volumes, taken)
-		switch {
-		case v != nil:
+		if v := firstFree(o.volumes, taken); v != nil {
 			taken = append(taken, Binding{o.claim, v})
+			continue
+		}
+		rest = append(rest, o)
+	}
+	slices.SortStableFunc(rest, func(a, b *option) int {
+		switch {
+		case (a.claim.SelectedNode != "") == (b.claim.SelectedNode != ""):
+			return 0
+		case a.claim.SelectedNode != "":
+			return -1
+		}
+		return 1
+	})
+	for _, o := range rest {
+		switch {
 		case !o.provisions && len(o.volumes) == 0:
 			return []volume.Refusal{o.refuse(q)}
 		case !o.provisions && len(s.stuck) > 0:

@@ -45,6 +45,8 @@ const (
 	DifferenceDriverMissing Difference = "DriverMissing"
 	// DifferenceForeignEphemeral: another pod's broken ephemeral claim is no error.
 	DifferenceForeignEphemeral Difference = "ForeignEphemeral"
+	// DifferenceClaimTwice: a claim that stands twice in a pod counts once.
+	DifferenceClaimTwice Difference = "ClaimTwice"
 	// DifferenceClaimErrors: a claim that no node helps is refused with a reason.
 	DifferenceClaimErrors Difference = "ClaimErrors"
 	// DifferenceScorePools: a score sums the pools that a class's claims use.
@@ -86,6 +88,7 @@ func differences() map[Difference]string {
 		DifferenceLimitGrace:       "An attach limit that vanishes or becomes 0 is remembered for a grace; upstream takes any number in the meantime.",
 		DifferenceDriverMissing:    "A node without a driver that must be there is unresolvable, as no eviction installs it, and a startup taint <driver>/… says so too; upstream calls it unschedulable and knows no taint.",
 		DifferenceForeignEphemeral: "The ephemeral claim of a pod on the node that belongs to another object is not counted; upstream ends in an error.",
+		DifferenceClaimTwice:       "A claim that a pod names in two volumes is one claim; upstream looks for a volume for each of them.",
 		DifferenceClaimErrors:      "A claim that is missing or broken is told in words of ours behind the same code; the claim is named by namespace and name.",
 		DifferenceScorePools:       "Where a class's claims use several objects, a score sums their capacities, and capacity means what is free of holds; upstream takes the last object's.",
 		DifferenceScoreUnpublished: "An object that publishes only a maximum volume size counts as full; upstream ends in a panic.",

@@ -53,6 +53,8 @@
 //     says so too; upstream calls it unschedulable and knows no taint.
 //   - ForeignEphemeral: The ephemeral claim of a pod on the node that belongs
 //     to another object is not counted; upstream ends in an error.
+//   - ClaimTwice: A claim that a pod names in two volumes is one claim; upstream
+//     looks for a volume for each of them.
 //   - ClaimErrors: A claim that is missing or broken is told in words of ours
 //     behind the same code; the claim is named by namespace and name.
 //   - ScorePools: Where a class's claims use several objects, a score sums
