@@ -31,8 +31,7 @@ func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 		return fwk.ClusterEventWithHint{
 			Event: fwk.ClusterEvent{Resource: r, ActionType: a}, PreQueueingHintFn: narrow,
 			QueueingHintFn: func(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
-				p.cache.Observe(oldObj)
-				p.cache.Observe(newObj)
+				p.observe(oldObj, newObj)
 				useful, err := hint(p.need(pod), pod, oldObj, newObj)
 				if err != nil || useful {
 					return fwk.Queue, err
@@ -52,6 +51,19 @@ func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 		on(fwk.VolumeAttachment, fwk.Delete, p.afterAttachment, p.nearAttachment),
 		on(fwk.AssignedPod, fwk.Delete, p.afterPod, nil),
 	}, nil
+}
+
+// observe brings the cache up to date with an event, once for all the pods that
+// the queue asks about: the stores only go forward, so that what was observed
+// for the first pod is there for the others.
+func (p *Plugin) observe(oldObj, newObj any) {
+	event := [2]any{oldObj, newObj}
+	if last := p.observed.Load(); last != nil && *last == event {
+		return
+	}
+	p.cache.Observe(oldObj)
+	p.cache.Observe(newObj)
+	p.observed.Store(&event)
 }
 
 // need is what the pod waits for: as PreFilter noted it, or read now for a pod
@@ -245,7 +257,7 @@ func (p *Plugin) afterCapacity(n *need, _ *corev1.Pod, oldObj, newObj any) (bool
 		return false, nil
 	}
 	better := before == nil ||
-		grew(before.Capacity, after.Capacity) || grew(before.MaximumVolumeSize, after.MaximumVolumeSize) ||
+		grew(before.Capacity, after.Capacity) || grew(before.MaximumVolumeSize, after.MaximumVolumeSize) || unbounded(before, after) ||
 		!apiequality.Semantic.DeepEqual(before.Annotations, after.Annotations) ||
 		!apiequality.Semantic.DeepEqual(before.NodeTopology, after.NodeTopology) ||
 		// Drivers that number nothing: any new version ends their holds.
@@ -257,6 +269,15 @@ func (p *Plugin) afterCapacity(n *need, _ *corev1.Pod, oldObj, newObj any) (bool
 // pool publish it each for itself, so an object of the pod's own class grows too.
 func tooSmall(o *storagev1.CSIStorageCapacity, bytes int64) bool {
 	return o.Capacity != nil && o.Capacity.Value() < bytes
+}
+
+// unbounded: a figure that bounded volumes is not published any more, and another
+// one still says that the object offers any.
+func unbounded(before, after *storagev1.CSIStorageCapacity) bool {
+	if after.Capacity == nil && after.MaximumVolumeSize == nil {
+		return false
+	}
+	return before.Capacity != nil && after.Capacity == nil || before.MaximumVolumeSize != nil && after.MaximumVolumeSize == nil
 }
 
 func grew(before, after *resource.Quantity) bool {

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
@@ -83,6 +84,17 @@ func TestHints(t *testing.T) {
 	labelled, annotated := makePV("pv", "fast", "1Gi", ""), makePV("pv", "fast", "1Gi", "")
 	labelled.Labels = map[string]string{"a": "b"}
 	annotated.Annotations = map[string]string{"a": "b"}
+	bounded := func(size, maximum string) *storagev1.CSIStorageCapacity {
+		o := makeCapacity("fast", "n1", "8Gi", 5)
+		o.Capacity = nil
+		if size != "" {
+			o.Capacity = new(resource.MustParse(size))
+		}
+		if maximum != "" {
+			o.MaximumVolumeSize = new(resource.MustParse(maximum))
+		}
+		return o
+	}
 	cases := map[string]struct {
 		reason   string
 		resource fwk.EventResource
@@ -136,6 +148,11 @@ func TestHints(t *testing.T) {
 		"capacity grew":         {"more space", fwk.CSIStorageCapacity, makeCapacity("fast", "n1", "8Gi", 5), makeCapacity("fast", "n1", "9Gi", 5), queued},
 		"capacity shrank":       {"less space", fwk.CSIStorageCapacity, makeCapacity("fast", "n1", "8Gi", 5), makeCapacity("fast", "n1", "7Gi", 5), skipped},
 		"allocations passed":    {"holds that it did not contain end, even where it shrank", fwk.CSIStorageCapacity, makeCapacity("fast", "n1", "8Gi", 5), makeCapacity("fast", "n1", "7Gi", 6), queued},
+		"maximum lifted":        {"what bounded volumes is gone", fwk.CSIStorageCapacity, bounded("8Gi", "1Gi"), bounded("8Gi", ""), queued},
+		"capacity lifted":       {"only the size of one volume is bounded now", fwk.CSIStorageCapacity, bounded("8Gi", "9Gi"), bounded("", "9Gi"), queued},
+		"nothing published":     {"an object without figures offers nothing", fwk.CSIStorageCapacity, bounded("8Gi", "9Gi"), bounded("", ""), skipped},
+		"maximum grew":          {"one volume may be larger", fwk.CSIStorageCapacity, bounded("8Gi", "2Gi"), bounded("8Gi", "3Gi"), queued},
+		"maximum shrank":        {"one volume must be smaller", fwk.CSIStorageCapacity, bounded("8Gi", "3Gi"), bounded("8Gi", "2Gi"), skipped},
 		"other capacity grew":   {"of a class that shares nothing", fwk.CSIStorageCapacity, makeCapacity("odd", "n9", "8Gi", 5), makeCapacity("odd", "n9", "9Gi", 5), skipped},
 		"pod with volumes left": {"its volumes, or its reservation", fwk.AssignedPod, makePod("gone", "x"), nil, queued},
 		"pod of a driver left":  {"a place to attach is free", fwk.AssignedPod, makePod("gone", "same"), nil, queued},

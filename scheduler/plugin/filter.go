@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -28,6 +29,9 @@ func (p *Plugin) Filter(_ context.Context, cs fwk.CycleState, pod *corev1.Pod, i
 	}
 	if s.none {
 		return nil
+	}
+	if info.Node() == nil {
+		return fwk.AsStatus(errors.New("node not found"))
 	}
 	csiNode, err := p.csiNode(s, info.Node())
 	if err != nil {

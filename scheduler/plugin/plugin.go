@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -40,6 +41,8 @@ type Plugin struct {
 	// resizes: the scheduler preempts for pods whose resize is deferred; their
 	// volumes are where they are (gate InPlacePodVerticalScalingSchedulerPreemption).
 	resizes bool
+	// observed is the event that a hint brought the cache up to date with last.
+	observed atomic.Pointer[[2]any]
 	// judges are *judge: what one goroutine needs to judge nodes.
 	judges sync.Pool
 }

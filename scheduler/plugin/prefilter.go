@@ -10,7 +10,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-helpers/resource"
+	corehelpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/component-helpers/storage/ephemeral"
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodevolumelimits"
 
@@ -59,7 +62,7 @@ func (p *Plugin) PreFilter(_ context.Context, cs fwk.CycleState, pod *corev1.Pod
 		return nil, fwk.AsStatus(err)
 	}
 	wanted, wantedCSI := p.cache.Wanted(pod, claims)
-	p.waiting.set(pod.UID, p.needOf(pod, refs, wantedCSI))
+	p.wait(pod, p.needOf(pod, refs, wantedCSI))
 	if refusal != nil {
 		return nil, statusOf([]volume.Refusal{*refusal})
 	}
@@ -74,7 +77,7 @@ func (p *Plugin) PreFilter(_ context.Context, cs fwk.CycleState, pod *corev1.Pod
 	}
 	s := &state{question: question.Question, wanted: wanted, wantedCSI: wantedCSI, needed: p.neededDrivers(wantedCSI), said: said{by: map[volume.Refusal][]string{}}}
 	s.unlimited = len(s.needed) == 0 && p.sharesCSINodes() && !p.cache.Limited(wantedCSI)
-	if err := p.shun(s, nodes); err != nil {
+	if err := p.shun(s, pod, nodes); err != nil {
 		return nil, fwk.AsStatus(err)
 	}
 	cs.Write(stateKey, s)
@@ -86,15 +89,20 @@ func (p *Plugin) PreFilter(_ context.Context, cs fwk.CycleState, pod *corev1.Pod
 func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
 // shun makes the nodes that refused the pod's claims lately the last choice: as
-// long as any other node has room for its volumes, they are refused here.
-func (p *Plugin) shun(s *state, nodes []fwk.NodeInfo) error {
+// long as any other node that would take the pod has room for its volumes, they
+// are refused here.
+func (p *Plugin) shun(s *state, pod *corev1.Pod, nodes []fwk.NodeInfo) error {
 	if !s.question.Wary() {
 		return nil
 	}
 	shunning := s.question.Shun()
+	required := nodeaffinity.GetRequiredNodeAffinity(pod)
 	j := p.judges.Get().(*judge)
 	defer p.judges.Put(j)
 	for _, info := range nodes {
+		if !takes(info.Node(), pod, required) {
+			continue
+		}
 		csiNode, err := p.csiNode(s, info.Node())
 		if err != nil {
 			return err
@@ -105,6 +113,31 @@ func (p *Plugin) shun(s *state, nodes []fwk.NodeInfo) error {
 		}
 	}
 	return nil
+}
+
+// takes reports whether the node is one for the pod, as far as its labels and
+// taints tell: room where the pod may not go is no reason to shun another node.
+func takes(node *corev1.Node, pod *corev1.Pod, required nodeaffinity.RequiredNodeAffinity) bool {
+	if node == nil || node.Spec.Unschedulable {
+		return false
+	}
+	if fits, err := required.Match(node); err != nil || !fits {
+		return false
+	}
+	_, untolerated := corehelpers.FindMatchingUntoleratedTaint(klog.Logger{}, node.Spec.Taints, pod.Spec.Tolerations, func(t *corev1.Taint) bool {
+		return t.Effect != corev1.TaintEffectPreferNoSchedule
+	}, true)
+	return !untolerated
+}
+
+// wait notes what the pod waits for. A pod that is not in the informer is gone,
+// and its deletion will not come again, or it is a simulation of a cluster
+// autoscaler's: it would be kept for ever.
+func (p *Plugin) wait(pod *corev1.Pod, n *need) {
+	p.waiting.set(pod.UID, n)
+	if current := p.cache.Pod(pod.Namespace, pod.Name); current == nil || current.UID != pod.UID {
+		p.waiting.forget(pod.UID)
+	}
 }
 
 // sharesCSINodes reports whether the handle's CSINodes are the informer's. A
@@ -141,7 +174,8 @@ func (p *Plugin) claims(pod *corev1.Pod, refs []claimRef) ([]*corev1.PersistentV
 		if r := refuseClaim(pod, pvc, ref); r != nil {
 			return out, r, nil
 		}
-		if !slices.Contains(out, pvc) {
+		// By name: the informer may have another object of it by now.
+		if !slices.ContainsFunc(out, func(o *corev1.PersistentVolumeClaim) bool { return o.Name == pvc.Name }) {
 			out = append(out, pvc)
 		}
 	}

@@ -22,6 +22,11 @@ func (p *Plugin) Reserve(ctx context.Context, cs fwk.CycleState, pod *corev1.Pod
 	if s.none {
 		return nil
 	}
+	if s.plan != nil {
+		// Reserved before and not given back: one pod holds one plan.
+		p.cache.Forget(*s.plan, string(pod.UID))
+		s.plan = nil
+	}
 	plan, status := p.plan(s, node)
 	if !status.IsSuccess() {
 		return status
