@@ -89,6 +89,10 @@ unit: test-prerequisites ## The tests that need no cluster, with the race detect
 	CGO_ENABLED=1 go test -race -shuffle=$(SHUFFLE) -exec '$(APART)' $$($(TESTED) | grep -v -e /test/e2e -e /cmd/berth-scheduler)
 	go test -shuffle=$(SHUFFLE) -exec '$(APART)' ./cmd/berth-scheduler
 
+.PHONY: oracle
+oracle: ## The scheduler plugin against upstream's and a model, on 2,000 random clusters
+	go test -count=1 -v ./test/oracle
+
 .PHONY: sanity
 sanity: test-prerequisites ## The CSI community's suite against the driver, with real mounts
 	go test -count=1 -v -run TestSanity -exec '$(APART)' ./driver

@@ -67,7 +67,7 @@ fuzz() {
 demo() { "$bin/berth-sandbox" demo --data-dir="$work/d"; }
 
 # Shares add up to 100.
-part "demo, whole" 30 demo
+part "demo, whole" 24 demo
 tests "pool: killed at every call" 8 1 driver/pool/loopfile .
 tests "driver: volumes on real mounts" 5 1 driver .
 tests "node agent: a crowd of pods, a driver that fails" 10 1 nodeagent .
@@ -77,6 +77,7 @@ tests "provisioning: a fault at every call" 6 1 controller/provision .
 tests "cluster work: never over-committed" 6 2 controller/cluster .
 tests "scheduler: verdicts against every choice" 7 5 scheduler/binding .
 tests "scheduler: ledger interleavings, index against scan" 8 5 scheduler/cache .
+tests "scheduler: 20,000 clusters against upstream" 6 10 test/oracle TestOracle
 for package in volume driver nodeagent/record; do
 	for target in $(grep -ho '^func Fuzz[A-Za-z0-9_]*' $package/*_test.go | cut -c6-); do
 		fuzz "fuzz $package $target" 3 "$package" "$target"

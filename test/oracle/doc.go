@@ -1,0 +1,15 @@
+// Package oracle holds BerthVolumes against upstream's VolumeBinding and
+// NodeVolumeLimits on random clusters.
+//
+// Three implementations answer the same questions about the same objects:
+// upstream's plugins, imported; BerthVolumes; and a model, a naive search of
+// every choice, which takes a set of plugin.Differences. The model without any
+// has to answer as upstream on every cluster, and with all of them as
+// BerthVolumes. So whatever the two plugins disagree about is explained by a
+// Difference. One fires on a cluster where it alone changes what the model
+// answers; one that never fires is a fault of the generator.
+//
+// Compared are PreFilter, Filter (code and sentences of each node), PreScore,
+// Score, and what Reserve and PreBind write. Objects lie in the informers'
+// stores and no event is on its way, so that both see the same moment.
+package oracle

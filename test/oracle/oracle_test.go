@@ -1,0 +1,79 @@
+package oracle
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-storage/berth/scheduler/plugin"
+	"github.com/berth-storage/berth/test/seeds"
+)
+
+// usual is how many clusters a run looks at.
+const usual = 2000
+
+// TestOracle: on every cluster upstream answers as the model without differences,
+// and BerthVolumes as the model with all of them.
+func TestOracle(t *testing.T) {
+	fired, said := map[plugin.Difference]int{}, map[string]int{}
+	rounds := seeds.Rounds(t, usual, func(seed uint64, r *rand.Rand) {
+		w := generate(r)
+		found, err := compare(t.Context(), w, sides(), said)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(found) > 0 {
+			t.Errorf("seed %d: %s", seed, report(t, w, found[0]))
+		}
+		for _, d := range firing(w) {
+			fired[d]++
+		}
+	})
+	tell(t, fired, said)
+	for d, where := range phases() {
+		if rounds >= usual && where == asked && fired[d] == 0 {
+			t.Errorf("difference %s fired on none of %d clusters: the generator is at fault", d, rounds)
+		}
+	}
+}
+
+// report shrinks the world and tells what is left of it.
+func report(t *testing.T, w *world, d disagreement) string {
+	again := func(w *world) (disagreement, bool) {
+		found, err := compare(t.Context(), w, sides(), map[string]int{})
+		if err != nil {
+			return d, false
+		}
+		at := slices.IndexFunc(found, d.like)
+		if at < 0 {
+			return d, false
+		}
+		return found[at], true
+	}
+	small := shrink(w, func(w *world) bool {
+		_, same := again(w)
+		return same
+	})
+	last, _ := again(small)
+	return last.String() + "\n" + small.String()
+}
+
+func tell(t *testing.T, fired map[plugin.Difference]int, asked map[string]int) {
+	t.Helper()
+	for _, kind := range slices.Sorted(maps.Keys(asked)) {
+		t.Logf("compared %-60s %6d", kind, asked[kind])
+	}
+	for _, d := range plugin.Differences() {
+		t.Logf("fired    %-60s %6d", d, fired[d])
+	}
+}
+
+// TestDifferences: the oracle knows what the plugin says, and nothing else.
+func TestDifferences(t *testing.T) {
+	if diff := cmp.Diff(plugin.Differences(), slices.Sorted(maps.Keys(phases()))); diff != "" {
+		t.Errorf("(-plugin +oracle)\n%s", diff)
+	}
+}

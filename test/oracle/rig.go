@@ -1,0 +1,236 @@
+package oracle
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	schedcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodevolumelimits"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/volumebinding"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+
+	"github.com/berth-storage/berth/scheduler/plugin"
+	"github.com/berth-storage/berth/volume"
+)
+
+// binder is what both volume plugins implement.
+type binder interface {
+	fwk.PreFilterPlugin
+	fwk.FilterPlugin
+	fwk.PreScorePlugin
+	fwk.ScorePlugin
+	fwk.ReservePlugin
+	fwk.PreBindPlugin
+	fwk.EnqueueExtensions
+}
+
+// rig is one side over a world: upstream's two plugins, or BerthVolumes, which
+// does the work of both.
+type rig struct {
+	*server
+	ctx    context.Context
+	handle framework.Framework
+	binder binder
+	// limits is upstream's other plugin, nil for BerthVolumes.
+	limits interface {
+		fwk.FilterPlugin
+		fwk.PreFilterPlugin
+		fwk.EnqueueExtensions
+	}
+	infos []fwk.NodeInfo
+	hints []fwk.ClusterEventWithHint
+}
+
+// maker makes the plugins of a side.
+type maker func(ctx context.Context, r *rig) error
+
+func upstream(ctx context.Context, r *rig) error {
+	features := feature.Features{EnableVolumeAttributesClass: true, EnableStorageCapacityScoring: true, EnableVolumeLimitScaling: true}
+	p, err := volumebinding.New(ctx, &config.VolumeBindingArgs{BindTimeoutSeconds: 600, Shape: []config.UtilizationShapePoint{{Utilization: 0, Score: 10}, {Utilization: 100, Score: 0}}}, r.handle, features)
+	if err != nil {
+		return err
+	}
+	limits, err := nodevolumelimits.NewCSI(ctx, nil, r.handle, features)
+	if err != nil {
+		return err
+	}
+	r.binder, r.limits = p.(*volumebinding.VolumeBinding), limits.(*nodevolumelimits.CSILimits)
+	return nil
+}
+
+func berth(ctx context.Context, r *rig) error {
+	p, err := new(plugin.Factory).New(ctx, nil, r.handle)
+	if err != nil {
+		return err
+	}
+	r.binder = p.(*plugin.Plugin)
+	return nil
+}
+
+// newRig brings a side up over the world as it was, and lets its past happen,
+// but for reservations.
+func newRig(ctx context.Context, w *world, make maker) (*rig, error) {
+	r := &rig{server: newServer(), ctx: ctx}
+	snapshot := schedcache.NewSnapshot(w.running, w.nodes)
+	handle, err := frameworkruntime.NewFramework(ctx, nil, nil,
+		frameworkruntime.WithClientSet(r.client), frameworkruntime.WithInformerFactory(r.factory), frameworkruntime.WithSnapshotSharedLister(snapshot),
+		frameworkruntime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(r.factory.Storage().V1().CSINodes().Lister())))
+	if err != nil {
+		return nil, fmt.Errorf("making a framework: %w", err)
+	}
+	r.handle = handle
+	if err := make(ctx, r); err != nil {
+		return nil, fmt.Errorf("making the plugins: %w", err)
+	}
+	if r.hints, err = r.binder.EventsToRegister(ctx); err != nil {
+		return nil, fmt.Errorf("asking for hints: %w", err)
+	}
+	if r.infos, err = snapshot.NodeInfos().List(); err != nil {
+		return nil, fmt.Errorf("listing nodes: %w", err)
+	}
+	slices.SortFunc(r.infos, func(a, b fwk.NodeInfo) int { return strings.Compare(a.Node().Name, b.Node().Name) })
+	r.past(w)
+	return r, nil
+}
+
+// past puts the world as it was, has it looked at, and lets it become as it is.
+func (r *rig) past(w *world) {
+	for _, o := range w.objects() {
+		switch o := o.(type) {
+		case *storagev1.CSINode:
+			if was := csiNodeOf(w.limits, o.Name); was != nil {
+				r.put(was)
+				continue
+			}
+		case *corev1.PersistentVolumeClaim:
+			if node := w.gaveBack[o.Name]; node != "" {
+				was := o.DeepCopy()
+				metav1.SetMetaDataAnnotation(&was.ObjectMeta, volume.AnnSelectedNode, node)
+				r.put(was)
+				continue
+			}
+		}
+		r.put(o)
+	}
+	for _, was := range w.limits {
+		if csiNodeOf(w.csiNodes, was.Name) == nil {
+			r.put(was)
+		}
+	}
+	r.look(w)
+	for _, was := range w.limits {
+		if is := csiNodeOf(w.csiNodes, was.Name); is != nil {
+			r.observe(w, r.put(is))
+			continue
+		}
+		r.delete(was)
+		r.observe(w, was)
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.gaveBack)) {
+		r.observe(w, r.put(w.claim(name)))
+	}
+}
+
+// look asks about a pod without claims that anybody else has, so that caches
+// that fill themselves at the first question do it now.
+func (r *rig) look(w *world) {
+	if r.limits == nil {
+		looker := makePod("looker")
+		looker.Spec.Volumes = []corev1.Volume{ebsVolume("looker")}
+		r.binder.PreFilter(r.ctx, framework.NewCycleState(), looker, nil)
+	}
+}
+
+// observe tells the side of a changed object, as the queue does. Upstream reads
+// its stores each time.
+func (r *rig) observe(w *world, o runtime.Object) {
+	kinds := map[string]fwk.EventResource{"persistentvolumeclaims": fwk.PersistentVolumeClaim, "persistentvolumes": fwk.PersistentVolume, "CSINode": fwk.CSINode}
+	if r.limits != nil {
+		return
+	}
+	for _, h := range r.hints {
+		if h.Event.Resource == kinds[resourceOf(o)] && h.QueueingHintFn != nil {
+			// The answer does not matter here.
+			_, _ = h.QueueingHintFn(klog.FromContext(r.ctx), w.pod, nil, o)
+		}
+	}
+}
+
+// cycle is one pod on its way through a side.
+type cycle struct {
+	*rig
+	pod   *corev1.Pod
+	state fwk.CycleState
+	// skip: PreFilter said that Filter need not be asked.
+	skip, skipLimits bool
+}
+
+// begin runs PreFilter.
+func (r *rig) begin(pod *corev1.Pod) (*cycle, *fwk.Status) {
+	c := &cycle{rig: r, pod: pod, state: framework.NewCycleState()}
+	_, s := r.binder.PreFilter(r.ctx, c.state, pod, r.infos)
+	c.skip = s.IsSkip()
+	if r.limits == nil {
+		return c, s
+	}
+	_, l := r.limits.PreFilter(r.ctx, c.state, pod, r.infos)
+	if c.skipLimits = l.IsSkip(); c.skip && !c.skipLimits {
+		return c, nil
+	}
+	return c, s
+}
+
+// filter asks both of upstream's plugins, where the framework would stop at the
+// first that refuses, as BerthVolumes tells everything.
+func (c *cycle) filter(info fwk.NodeInfo) []*fwk.Status {
+	var out []*fwk.Status
+	if !c.skip {
+		out = append(out, c.binder.Filter(c.ctx, c.state, c.pod, info))
+	}
+	if c.limits != nil && !c.skipLimits {
+		out = append(out, c.limits.Filter(c.ctx, c.state, c.pod, info))
+	}
+	return out
+}
+
+func (r *rig) info(node string) fwk.NodeInfo {
+	for _, i := range r.infos {
+		if i.Node().Name == node {
+			return i
+		}
+	}
+	return nil
+}
+
+// reserve gives a claim to a node on behalf of a pod of its own.
+func (r *rig) reserve(claim, node string) (undo func(), ok bool) {
+	pod := makePod("q-" + claim)
+	pod.Spec.Volumes = []corev1.Volume{claimVolume(claim)}
+	c, s := r.begin(pod)
+	if !s.IsSuccess() {
+		return nil, false
+	}
+	for _, s := range c.filter(r.info(node)) {
+		if !s.IsSuccess() {
+			return nil, false
+		}
+	}
+	undo = func() { r.binder.Unreserve(r.ctx, c.state, pod, node) }
+	if s := r.binder.Reserve(r.ctx, c.state, pod, node); !s.IsSuccess() {
+		undo()
+		return nil, false
+	}
+	return undo, true
+}
