@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -319,5 +320,31 @@ func checkClean(t *testing.T, l *ledger) {
 				t.Errorf("class %s lists %s, which is gone", key, uid)
 			}
 		}
+	}
+}
+
+// TestHoldsDoNotOverflow: claims of any size, which anybody may make, never turn
+// into free space.
+func TestHoldsDoNotOverflow(t *testing.T) {
+	const most = 1<<63 - 1
+	cases := map[string]struct {
+		reason string
+		sizes  []int64
+	}{
+		"back to what is published": {"two of 8 EiB are 2 bytes short of nothing", []int64{most, most}},
+		"above what is published":   {"more of them would be terabytes", []int64{most, most, most, most}},
+		"below zero":                {"no claim asks for less than nothing", []int64{-most}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			p := newPool()
+			for i, bytes := range tc.sizes {
+				p.pending[fmt.Sprint(i)] = bytes
+				p.addVolume(volumeFacts{name: fmt.Sprint(i), allocation: 2, bytes: bytes})
+			}
+			if s := p.segment(capacityFacts{key: "o", pool: "p", capacity: volume.GiB, allocation: 1}); s.Available > volume.GiB || tc.sizes[0] > 0 && s.Available > 0 {
+				t.Errorf("%s: %d bytes are free", tc.reason, s.Available)
+			}
+		})
 	}
 }

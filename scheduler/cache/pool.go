@@ -58,24 +58,27 @@ func (p *pool) removeVolume(name string) {
 }
 
 // segment computes available(object) = capacity − Σ holds that the object does
-// not contain.
+// not contain. Anybody may make a claim of 8 EiB and select a node on it: the sum
+// stops there instead of coming out as free space.
 func (p *pool) segment(o capacityFacts) binding.Segment {
-	s := binding.Segment{
-		Pool: o.pool, Capacity: o.capacity, Available: o.capacity,
-		MaximumVolumeSize: o.maximum, Bounded: o.bounded, Unlimited: o.unlimited,
-	}
+	var held int64
+	hold := func(bytes int64) { held = volume.AddSaturating(held, max(bytes, 0)) }
 	for _, bytes := range p.pending {
-		s.Available -= bytes
+		hold(bytes)
 	}
 	if o.allocation != volume.Unnumbered {
 		for i := len(p.volumes) - 1; i >= 0 && p.volumes[i].allocation > o.allocation; i-- {
-			s.Available -= p.volumes[i].bytes
+			hold(p.volumes[i].bytes)
 		}
 	}
 	for _, st := range p.settling {
 		if version, counted := st.since[o.key]; counted && version == o.version {
-			s.Available -= st.bytes
+			hold(st.bytes)
 		}
 	}
-	return s
+	return binding.Segment{
+		// Both are zero at least, so that the difference is in range.
+		Pool: o.pool, Capacity: o.capacity, Available: max(o.capacity, 0) - held,
+		MaximumVolumeSize: o.maximum, Bounded: o.bounded, Unlimited: o.unlimited,
+	}
 }
