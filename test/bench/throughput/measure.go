@@ -139,6 +139,9 @@ func onCluster(ctx context.Context, o options, w rig.Workload, nodes int, part s
 	return do(working, &cluster{Rig: r, options: o, load: w, nodes: nodes, watch: watch})
 }
 
+// rateMin is how many placed pods have a rate.
+const rateMin = 2
+
 // schedule lets a scheduler place pods until so many are placed or its time is
 // over, and returns its rate.
 func (c *cluster) schedule(ctx context.Context, s rig.Scheduler, want int, budget time.Duration) (perSecond float64, err error) {
@@ -159,6 +162,10 @@ func (c *cluster) schedule(ctx context.Context, s rig.Scheduler, want int, budge
 	c.Logf("%s runs; waiting for %d pods, at most %s", s, want, budget)
 	profiled := c.profile(ctx, s, running)
 	times, err := c.watch.AwaitPlaced(ctx, pods, want, budget, running.Done())
+	if err == nil && len(times) < rateMin && running.Err() == nil {
+		c.Logf("%s placed %d; waiting for %d, which a rate needs, at most %s", s, len(times), rateMin, c.options.timeout)
+		times, err = c.watch.AwaitPlaced(ctx, pods, rateMin, c.options.timeout, running.Done())
+	}
 	if err = errors.Join(err, running.Err()); err != nil {
 		return 0, err
 	}
