@@ -10,36 +10,36 @@ import (
 	"github.com/berth-storage/berth/volume"
 )
 
-// awaited reports what a written plan still waits for, empty when nothing, or
+// awaited reports what a written plan still waits for, zero when nothing, or
 // an error where waiting is of no use. It reads the informers' objects, not the
 // overlay: what others did is the question.
-func (p *Plugin) awaited(pod *corev1.Pod, plan binding.BindPlan, w writes) (string, error) {
+func (p *Plugin) awaited(pod *corev1.Pod, plan binding.BindPlan, w writes) (wait, error) {
 	if current := p.cache.Pod(pod.Namespace, pod.Name); current == nil || current.UID != pod.UID {
-		return "", fmt.Errorf("pod %s/%s does not exist any more", pod.Namespace, pod.Name)
+		return wait{}, fmt.Errorf("pod %s/%s does not exist any more", pod.Namespace, pod.Name)
 	}
 	node, err := p.awaitedNode(plan.Node)
 	if err != nil {
-		return "", err
+		return wait{}, err
 	}
 	// Every claim is looked at, so that a failure of one is seen while another
 	// is still awaited.
-	first := ""
-	note := func(waiting string) {
-		if first == "" {
+	var first wait
+	note := func(waiting wait) {
+		if first == (wait{}) {
 			first = waiting
 		}
 	}
 	for _, b := range plan.Binds {
 		waiting, err := p.awaitBind(b, node, w.volumes[b.Volume])
 		if err != nil {
-			return "", err
+			return wait{}, err
 		}
 		note(waiting)
 	}
 	for _, s := range plan.Selects {
 		waiting, err := p.awaitSelect(s, node, w.claims[s.Claim])
 		if err != nil {
-			return "", err
+			return wait{}, err
 		}
 		note(waiting)
 	}
@@ -62,65 +62,65 @@ func (p *Plugin) awaitedNode(name string) (*binding.Node, error) {
 }
 
 // awaitBind waits for the PV controller to complete a static binding.
-func (p *Plugin) awaitBind(b binding.Bind, node *binding.Node, version string) (string, error) {
+func (p *Plugin) awaitBind(b binding.Bind, node *binding.Node, version string) (wait, error) {
 	pvc, err := p.judgedClaim(b.Claim, b.ClaimUID)
 	if err != nil {
-		return "", err
+		return wait{}, err
 	}
 	pv := p.cache.Volume(b.Volume)
 	switch {
 	case pv == nil:
-		return "", fmt.Errorf("volume %s does not exist any more", b.Volume)
+		return wait{}, fmt.Errorf("volume %s does not exist any more", b.Volume)
 	case older(pv.ResourceVersion, version):
-		return fmt.Sprintf("volume %s: waiting to see its reservation", b.Volume), nil
+		return wait{waitSight, b.Claim, fmt.Sprintf("volume %s: waiting to see its reservation", b.Volume)}, nil
 	}
 	switch reached, err := p.cache.Reaches(b.Volume, node); {
 	case err != nil:
-		return "", err
+		return wait{}, err
 	case !reached:
-		return "", fmt.Errorf("volume %s can no longer be reached from node %s", b.Volume, node.Name)
+		return wait{}, fmt.Errorf("volume %s can no longer be reached from node %s", b.Volume, node.Name)
 	case pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID == "":
-		return "", fmt.Errorf("volume %s lost its reservation for claim %s", b.Volume, b.Claim)
+		return wait{}, fmt.Errorf("volume %s lost its reservation for claim %s", b.Volume, b.Claim)
 	case string(pv.Spec.ClaimRef.UID) != b.ClaimUID:
-		return "", fmt.Errorf("volume %s was taken by claim %s/%s", b.Volume, pv.Spec.ClaimRef.Namespace, pv.Spec.ClaimRef.Name)
+		return wait{}, fmt.Errorf("volume %s was taken by claim %s/%s", b.Volume, pv.Spec.ClaimRef.Namespace, pv.Spec.ClaimRef.Name)
 	case pvc.Spec.VolumeName != "" && pvc.Spec.VolumeName != b.Volume:
-		return "", fmt.Errorf("claim %s was bound to volume %s instead of %s", b.Claim, pvc.Spec.VolumeName, b.Volume)
+		return wait{}, fmt.Errorf("claim %s was bound to volume %s instead of %s", b.Claim, pvc.Spec.VolumeName, b.Volume)
 	case !binding.IsBound(pvc):
-		return fmt.Sprintf("claim %s: waiting for the PV controller to bind it to volume %s", b.Claim, b.Volume), nil
+		return waitForBinding(b.Claim, b.Volume), nil
 	}
-	return "", nil
+	return wait{}, nil
 }
 
 // awaitSelect waits for a claim to be provisioned and bound.
-func (p *Plugin) awaitSelect(s binding.Select, node *binding.Node, version string) (string, error) {
+func (p *Plugin) awaitSelect(s binding.Select, node *binding.Node, version string) (wait, error) {
 	pvc, err := p.judgedClaim(s.Claim, s.ClaimUID)
 	if err != nil {
-		return "", err
+		return wait{}, err
 	}
 	switch selected := pvc.Annotations[volume.AnnSelectedNode]; {
 	case older(pvc.ResourceVersion, version):
-		return fmt.Sprintf("claim %s: waiting to see its selected node", s.Claim), nil
+		return wait{waitSight, s.Claim, fmt.Sprintf("claim %s: waiting to see its selected node", s.Claim)}, nil
 	case selected == "":
-		return "", fmt.Errorf("claim %s: the provisioner gave node %s back", s.Claim, node.Name)
+		return wait{}, fmt.Errorf("claim %s: the provisioner gave node %s back", s.Claim, node.Name)
 	case selected != node.Name:
-		return "", fmt.Errorf("claim %s: another node, %s, was selected", s.Claim, selected)
+		return wait{}, fmt.Errorf("claim %s: another node, %s, was selected", s.Claim, selected)
 	}
 	if pvc.Spec.VolumeName == "" {
-		return fmt.Sprintf("claim %s: waiting for its volume to be provisioned on node %s", s.Claim, node.Name), nil
+		return wait{waitProvisioning, s.Claim, fmt.Sprintf("claim %s: waiting for its volume to be provisioned on node %s", s.Claim, node.Name)}, nil
 	}
 	pv := p.cache.Volume(pvc.Spec.VolumeName)
 	if pv == nil {
-		return fmt.Sprintf("claim %s: waiting to see volume %s", s.Claim, pvc.Spec.VolumeName), nil
+		return wait{waitSight, s.Claim, fmt.Sprintf("claim %s: waiting to see volume %s", s.Claim, pvc.Spec.VolumeName)}, nil
 	}
 	switch reached, err := p.cache.Reaches(pv.Name, node); {
 	case err != nil:
-		return "", err
+		return wait{}, err
 	case !reached:
-		return "", fmt.Errorf("claim %s: volume %s cannot be reached from node %s", s.Claim, pv.Name, node.Name)
+		return wait{}, fmt.Errorf("claim %s: volume %s cannot be reached from node %s", s.Claim, pv.Name, node.Name)
 	case !binding.IsBound(pvc):
-		return fmt.Sprintf("claim %s: waiting for the PV controller to bind it to volume %s", s.Claim, pv.Name), nil
+		return waitForBinding(s.Claim, pv.Name), nil
 	}
-	return "", nil
+	return wait{}, nil
 }
 
 // judgedClaim is the claim that the plan was made for.

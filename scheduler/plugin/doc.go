@@ -11,7 +11,8 @@
 //	PreScore, Score   the node whose storage stays emptiest
 //	Reserve           the plan becomes visible to every later decision
 //	PreBindPreFlight  is there anything to write or to wait for?
-//	PreBind           the plan is written, then awaited by informer events
+//	PreBind           the plan is written, then awaited by informer events; a pod
+//	                  that waits long for one thing is told by an event of its own
 //	Unreserve         undoes Reserve, in memory; nothing in the API is undone
 //
 // Differences from upstream, by the name of their Difference; elsewhere both

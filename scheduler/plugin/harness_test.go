@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/events"
 	fwk "k8s.io/kube-scheduler/framework"
 	schedcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -253,6 +254,7 @@ type rig struct {
 	*cluster
 	framework framework.Framework
 	plugin    *Plugin
+	events    *events.FakeRecorder
 	ctx       context.Context
 }
 
@@ -260,7 +262,7 @@ type rig struct {
 // the scheduler's own snapshot of the cycle.
 func (c *cluster) start(ctx context.Context, onNodes ...*corev1.Pod) *rig {
 	c.t.Helper()
-	r := &rig{cluster: c, ctx: ctx}
+	r := &rig{cluster: c, ctx: ctx, events: events.NewFakeRecorder(16)}
 	list, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		c.t.Fatal(err)
@@ -281,6 +283,7 @@ func (c *cluster) start(ctx context.Context, onNodes ...*corev1.Pod) *rig {
 		}, "PreFilter", "Filter", "PreScore", "Score", "Reserve", "PreBind"),
 	}, "berth-scheduler",
 		frameworkruntime.WithClientSet(c.client), frameworkruntime.WithInformerFactory(c.factory),
+		frameworkruntime.WithEventRecorder(r.events),
 		frameworkruntime.WithSnapshotSharedLister(schedcache.NewSnapshot(onNodes, nodes)),
 		frameworkruntime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(c.factory.Storage().V1().CSINodes().Lister())),
 	)

@@ -38,6 +38,7 @@ type Plugin struct {
 	waiting *waiting
 	timeout time.Duration
 	shape   binding.Shape
+	clock   clock.WithTicker
 	// resizes: the scheduler preempts for pods whose resize is deferred; their
 	// volumes are where they are (gate InPlacePodVerticalScalingSchedulerPreemption).
 	resizes bool
@@ -93,7 +94,7 @@ func (f *Factory) New(ctx context.Context, obj runtime.Object, h fwk.Handle) (fw
 	}
 	p := &Plugin{
 		handle: h, client: h.ClientSet(), cache: s.cache, waiting: s.waiting,
-		timeout: time.Duration(*args.BindTimeoutSeconds) * time.Second, shape: args.shape(),
+		timeout: time.Duration(*args.BindTimeoutSeconds) * time.Second, shape: args.shape(), clock: clock.RealClock{},
 		resizes: utilfeature.DefaultFeatureGate.Enabled(features.InPlacePodVerticalScalingSchedulerPreemption),
 	}
 	p.judges.New = func() any { return new(judge) }

@@ -56,18 +56,23 @@ func (p *Plugin) bind(ctx context.Context, pod *corev1.Pod, plan binding.BindPla
 
 // await returns when everything is bound, or when waiting is of no use.
 func (p *Plugin) await(ctx context.Context, waiter *cache.Waiter, pod *corev1.Pod, plan binding.BindPlan, written writes) error {
+	t := teller{plugin: p, pod: pod, told: map[wait]struct{}{}}
+	defer t.stop()
 	for {
 		waiting, err := p.awaited(pod, plan, written)
 		if err != nil {
 			return err
 		}
-		if waiting == "" {
+		if waiting == (wait{}) {
 			return nil
 		}
+		t.watch(waiting)
 		select {
 		case <-waiter.C:
+		case <-t.due():
+			t.tell()
 		case <-ctx.Done():
-			return fmt.Errorf("%s: %w", waiting, context.Cause(ctx))
+			return fmt.Errorf("%s: %w", waiting.text, context.Cause(ctx))
 		}
 	}
 }
