@@ -165,11 +165,18 @@ func (m *model) complete(n *corev1.Node, claims []*corev1.PersistentVolumeClaim,
 // first, in the pod's order.
 func (m *model) provisionOrder(claims []*corev1.PersistentVolumeClaim) []int {
 	var out []int
-	for _, selected := range []bool{true, false} {
-		for i, c := range claims {
-			if (m.selectedNode(c) != "") == selected {
+	for _, r := range refsOf(m.pod) {
+		c := m.claim(r.name)
+		for i := range claims {
+			if claims[i] == c && m.selectedNode(c) != "" && !slices.Contains(out, i) {
 				out = append(out, i)
+				break
 			}
+		}
+	}
+	for i, c := range claims {
+		if m.selectedNode(c) == "" {
+			out = append(out, i)
 		}
 	}
 	return out
