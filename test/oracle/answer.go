@@ -95,6 +95,7 @@ func (r *rig) ask(w *world, chosen string) answer {
 		a.preScore = words(c.binder.PreScore(r.ctx, c.state, w.pod, r.infos))
 	}
 	if chosen != "" && strings.HasPrefix(a.nodes[chosen], fwk.Success.String()) {
+		r.outdate(w)
 		a.writes = c.bind(chosen)
 	}
 	return a

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/berth-storage/berth/scheduler/plugin"
 )
 
@@ -64,25 +66,25 @@ func sides() []side {
 
 // compare asks the sides the world's question, and returns what the model does
 // not explain. count counts the answers that were compared, by kind.
-func compare(ctx context.Context, w *world, sides []side, count map[string]int) ([]disagreement, error) {
+// settled is the world as it was asked about.
+func compare(ctx context.Context, w *world, sides []side, count map[string]int) (out []disagreement, settled *world, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var rigs []*rig
 	for _, s := range sides {
 		r, err := newRig(ctx, w, s.make)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", s.name, err)
+			return nil, nil, fmt.Errorf("%s: %w", s.name, err)
 		}
 		rigs = append(rigs, r)
 	}
 	w = w.clone()
 	agree(w, rigs)
-	var out []disagreement
 	for i, s := range sides {
 		p := modelOf(w, s.differences...).answers()
 		out = append(out, unexplained(s.name, p, rigs[i].ask(w, p.feasible()), count)...)
 	}
-	return out, nil
+	return out, w, nil
 }
 
 // feasible is a node that every choice passes, to bind on; empty for none.
@@ -117,32 +119,68 @@ func unexplained(name string, p possible, a answer, count map[string]int) []disa
 	return out
 }
 
-// agree makes the world's reservations on all sides; one that a side refuses is
-// none.
+// agree gives the other pods their nodes on all sides, where both models say the
+// same of them; a pod that a side refuses is none.
 func agree(w *world, rigs []*rig) {
-	for _, name := range slices.Sorted(maps.Keys(w.reserved)) {
+	asked := w.others
+	w.others = nil
+	for _, o := range asked {
+		volume, ok := certain(w, o)
+		if !ok {
+			continue
+		}
+		o.volume = volume
 		var undo []func()
 		for _, r := range rigs {
-			if back, ok := r.reserve(name, w.reserved[name]); ok {
+			if back, ok := r.reserve(o); ok {
 				undo = append(undo, back)
 			}
 		}
 		if len(undo) == len(rigs) {
+			w.others = append(w.others, o)
 			continue
 		}
 		for _, back := range undo {
 			back()
 		}
-		delete(w.reserved, name)
 	}
-	for _, name := range slices.Sorted(maps.Keys(w.reserved)) {
-		if !w.touched[name] {
-			continue
-		}
-		c := w.claim(name).DeepCopy()
-		c.Labels = map[string]string{"touched": "yes"}
-		for _, r := range rigs {
-			r.observe(w, r.put(c))
+	for _, o := range w.others {
+		if o.touched {
+			for _, r := range rigs {
+				r.touch(w, o)
+			}
 		}
 	}
+}
+
+// certain is the volume that a pod will hold, empty for one to be made, and false
+// where that is not the same for everybody.
+func certain(w *world, o other) (volume string, ok bool) {
+	w = w.clone()
+	w.pod = o.pod()
+	c := w.claim(o.claim)
+	if c == nil || !slices.ContainsFunc(w.nodes, func(n *corev1.Node) bool { return n.Name == o.node }) {
+		return "", false
+	}
+	var seen []string
+	for _, s := range sides() {
+		m := modelOf(w, s.differences...)
+		if m.preFilter(refsOf(w.pod)) != "Success" || !m.isDelayed(c) {
+			return "", false
+		}
+		m.wary()
+		for _, n := range w.nodes {
+			if n.Name != o.node {
+				continue
+			}
+			for _, v := range m.judge(n) {
+				seen = append(seen, fmt.Sprint(v.refusals, v.binds))
+				if len(v.binds) == 1 {
+					volume = v.binds[0][1]
+				}
+			}
+		}
+	}
+	same := len(slices.Compact(slices.Sorted(slices.Values(seen)))) == 1
+	return volume, same && strings.HasPrefix(seen[0], "[] ")
 }

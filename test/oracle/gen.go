@@ -46,7 +46,7 @@ const (
 )
 
 func generate(r *rand.Rand) *world {
-	g := &generator{Rand: r, prebound: map[string]bool{}, w: &world{gaveBack: map[string]string{}, reserved: map[string]string{}, touched: map[string]bool{}}}
+	g := &generator{Rand: r, prebound: map[string]bool{}, w: &world{gaveBack: map[string]string{}, stale: map[string]bool{}}}
 	g.about = theme(g.IntN(int(themes)))
 	g.makeNodes()
 	g.makeClasses()

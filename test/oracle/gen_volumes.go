@@ -216,16 +216,21 @@ func (g *generator) makePast() {
 		}
 	}
 	for _, c := range w.claims {
-		delayed := c.Spec.VolumeName == "" && c.DeletionTimestamp == nil && c.Status.Phase == corev1.ClaimPending && *c.Spec.StorageClassName == "dynamic" && !g.prebound[c.Name]
-		if !delayed || c.Annotations[volume.AnnSelectedNode] != "" {
-			continue
-		}
+		free := c.Spec.VolumeName == "" && c.DeletionTimestamp == nil && c.Status.Phase == corev1.ClaimPending && len(c.OwnerReferences) == 0 && c.Annotations[volume.AnnSelectedNode] == ""
 		switch {
-		case g.one(6):
+		case !free:
+		case className(c) == "dynamic" && g.one(6):
 			w.gaveBack[c.Name] = g.node()
-		case g.one(4) && len(c.OwnerReferences) == 0:
-			w.reserved[c.Name] = g.node()
-			w.touched[c.Name] = g.one(2)
+		case g.one(3):
+			w.others = append(w.others, other{claim: c.Name, node: g.node(), again: g.one(3), touched: g.one(3)})
+		}
+		if g.one(12) {
+			w.stale[c.Name] = true
+		}
+	}
+	for _, pv := range w.volumes {
+		if g.one(12) {
+			w.stale[pv.Name] = true
 		}
 	}
 	if len(w.running) > 0 && g.one(2) {

@@ -220,12 +220,16 @@ func (m *model) writes(n *corev1.Node, v verdict) string {
 		return "nothing"
 	}
 	var out []string
+	stopped := false
 	for _, b := range v.binds {
 		name, pv := b[0], b[1]
 		c, before := m.claim(name), m.volume(pv).Spec.ClaimRef
 		by := ""
 		if before == nil {
 			by = "yes"
+		}
+		if stopped = stopped || m.fails(pv); stopped {
+			break
 		}
 		if before == nil || before.UID == "" || !m.has[plugin.DifferenceWrites] {
 			out = append(out, fmt.Sprintf("bind %s to %s %s by controller %q", name, pv, c.UID, by))
@@ -235,8 +239,8 @@ func (m *model) writes(n *corev1.Node, v verdict) string {
 		}
 	}
 	for i, name := range v.selects {
-		if slices.Contains(v.selects[:i], name) {
-			// Written already, so that the second write meets another version.
+		// A claim that was written already has another version by now.
+		if stopped = stopped || m.fails(name) || slices.Contains(v.selects[:i], name); stopped {
 			break
 		}
 		if m.claim(name).Annotations[volume.AnnSelectedNode] == "" || !m.has[plugin.DifferenceWrites] {
@@ -246,3 +250,6 @@ func (m *model) writes(n *corev1.Node, v verdict) string {
 	slices.Sort(out)
 	return "Error: " + strings.Join(out, "; ")
 }
+
+// fails: an update of what is stale is refused, and is the last.
+func (m *model) fails(name string) bool { return m.stale[name] && !m.has[plugin.DifferenceWrites] }

@@ -110,7 +110,7 @@ func (m *model) promised(o *storagev1.CSIStorageCapacity) int64 {
 	for _, c := range m.claims {
 		node := c.Annotations[volume.AnnSelectedNode]
 		if node == "" {
-			node = m.reserved[c.Name]
+			node = m.everSelected(c)
 		}
 		at := slices.IndexFunc(m.nodes, func(n *corev1.Node) bool { return n.Name == node })
 		arrived := slices.ContainsFunc(m.volumes, func(pv *corev1.PersistentVolume) bool {
@@ -125,6 +125,16 @@ func (m *model) promised(o *storagev1.CSIStorageCapacity) int64 {
 		}
 	}
 	return sum
+}
+
+// everSelected is the node that another pod has the claim made on.
+func (m *model) everSelected(c *corev1.PersistentVolumeClaim) string {
+	for _, o := range m.others {
+		if o.claim == c.Name && o.volume == "" {
+			return o.node
+		}
+	}
+	return ""
 }
 
 // admits reports whether a segment alone could take the claim.

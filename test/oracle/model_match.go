@@ -99,7 +99,7 @@ func (m *model) affinityOn(pv *corev1.PersistentVolume, n *corev1.Node) (*corev1
 // reservedBy is the volume that waits for the claim, if it could serve it.
 func (m *model) reservedBy(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
 	for _, pv := range m.volumes {
-		ref := pv.Spec.ClaimRef
+		ref := m.claimRef(pv)
 		if ref != nil && ref.Name == c.Name && (ref.UID == "" || ref.UID == c.UID) && m.alike(c, pv) && pv.DeletionTimestamp == nil {
 			return pv
 		}
@@ -126,7 +126,7 @@ func (m *model) alike(c *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolu
 func (m *model) free(c *corev1.PersistentVolumeClaim, n *corev1.Node) []*corev1.PersistentVolume {
 	var out []*corev1.PersistentVolume
 	for _, pv := range m.volumes {
-		if pv.Spec.ClaimRef != nil || pv.DeletionTimestamp != nil || pv.Status.Phase != corev1.VolumeAvailable || !m.alike(c, pv) || !m.reaches(pv.Spec.NodeAffinity, n) {
+		if m.claimRef(pv) != nil || pv.DeletionTimestamp != nil || pv.Status.Phase != corev1.VolumeAvailable || !m.alike(c, pv) || !m.reaches(pv.Spec.NodeAffinity, n) {
 			continue
 		}
 		if c.Spec.Selector != nil && !labels.SelectorFromSet(c.Spec.Selector.MatchLabels).Matches(labels.Set(pv.Labels)) {
@@ -145,10 +145,22 @@ func (m *model) selectedNode(c *corev1.PersistentVolumeClaim) string {
 	if n := c.Annotations[volume.AnnSelectedNode]; n != "" {
 		return n
 	}
-	if m.has[plugin.DifferenceReserved] || !m.touched[c.Name] {
-		return m.reserved[c.Name]
+	for _, o := range m.others {
+		if o.claim == c.Name && o.volume == "" && (m.has[plugin.DifferenceReserved] || !o.touched) {
+			return o.node
+		}
 	}
 	return ""
+}
+
+// claimRef is whom a volume is for, as far as the side sees it.
+func (m *model) claimRef(pv *corev1.PersistentVolume) *corev1.ObjectReference {
+	for _, o := range m.others {
+		if o.volume == pv.Name && (m.has[plugin.DifferenceReserved] || !o.touched) && (m.has[plugin.DifferenceReserveAgain] || !o.again) {
+			return &corev1.ObjectReference{Name: o.claim, UID: m.claim(o.claim).UID}
+		}
+	}
+	return pv.Spec.ClaimRef
 }
 
 // translated is the handle of an in-tree volume.

@@ -214,23 +214,51 @@ func (r *rig) info(node string) fwk.NodeInfo {
 	return nil
 }
 
-// reserve gives a claim to a node on behalf of a pod of its own.
-func (r *rig) reserve(claim, node string) (undo func(), ok bool) {
-	pod := makePod("q-" + claim)
-	pod.Spec.Volumes = []corev1.Volume{claimVolume(claim)}
+// reserve gives another pod its node.
+func (r *rig) reserve(o other) (undo func(), ok bool) {
+	pod := o.pod()
 	c, s := r.begin(pod)
 	if !s.IsSuccess() {
 		return nil, false
 	}
-	for _, s := range c.filter(r.info(node)) {
+	for _, s := range c.filter(r.info(o.node)) {
 		if !s.IsSuccess() {
 			return nil, false
 		}
 	}
-	undo = func() { r.binder.Unreserve(r.ctx, c.state, pod, node) }
-	if s := r.binder.Reserve(r.ctx, c.state, pod, node); !s.IsSuccess() {
+	undo = func() { r.binder.Unreserve(r.ctx, c.state, pod, o.node) }
+	s = r.binder.Reserve(r.ctx, c.state, pod, o.node)
+	if o.again && s.IsSuccess() {
+		undo()
+		s = r.binder.Reserve(r.ctx, c.state, pod, o.node)
+	}
+	if !s.IsSuccess() {
 		undo()
 		return nil, false
 	}
 	return undo, true
+}
+
+// touch changes what another pod holds, in something that does not matter.
+func (r *rig) touch(w *world, o other) {
+	if o.volume != "" {
+		pv := w.volume(o.volume).DeepCopy()
+		metav1.SetMetaDataAnnotation(&pv.ObjectMeta, "touched", "yes")
+		r.observe(w, r.put(pv))
+		return
+	}
+	c := w.claim(o.claim).DeepCopy()
+	c.Labels = map[string]string{"touched": "yes"}
+	r.observe(w, r.put(c))
+}
+
+// outdate lets the API have newer objects than the informers.
+func (r *rig) outdate(w *world) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for key, o := range r.objects {
+		if kind, name, _ := strings.Cut(key, " "); w.stale[name] && strings.HasPrefix(kind, "persistent") {
+			r.keep(o)
+		}
+	}
 }

@@ -15,7 +15,7 @@ func (w *world) clone() *world {
 	c.nodes, c.volumes, c.claims, c.classes = slices.Clone(w.nodes), slices.Clone(w.volumes), slices.Clone(w.claims), slices.Clone(w.classes)
 	c.drivers, c.capacities, c.csiNodes = slices.Clone(w.drivers), slices.Clone(w.capacities), slices.Clone(w.csiNodes)
 	c.attachments, c.running, c.limits = slices.Clone(w.attachments), slices.Clone(w.running), slices.Clone(w.limits)
-	c.gaveBack, c.reserved, c.touched = maps.Clone(w.gaveBack), maps.Clone(w.reserved), maps.Clone(w.touched)
+	c.gaveBack, c.stale, c.others = maps.Clone(w.gaveBack), maps.Clone(w.stale), slices.Clone(w.others)
 	return &c
 }
 
@@ -56,13 +56,19 @@ func fewer(w *world) []*world {
 	drop(w.limits, func(i int) { less(func(c *world) { c.limits = slices.Delete(c.limits, i, i+1) }) })
 	drop(w.csiNodes, func(i int) { less(func(c *world) { c.csiNodes = slices.Delete(c.csiNodes, i, i+1) }) })
 	drop(w.drivers, func(i int) { less(func(c *world) { c.drivers = slices.Delete(c.drivers, i, i+1) }) })
-	for _, past := range []func(*world) map[string]string{
-		func(c *world) map[string]string { return c.gaveBack }, func(c *world) map[string]string { return c.reserved },
-	} {
-		for _, name := range slices.Sorted(maps.Keys(past(w))) {
-			less(func(c *world) { delete(past(c), name) })
-		}
+	for _, name := range slices.Sorted(maps.Keys(w.gaveBack)) {
+		less(func(c *world) { delete(c.gaveBack, name) })
 	}
+	for _, name := range slices.Sorted(maps.Keys(w.stale)) {
+		less(func(c *world) { delete(c.stale, name) })
+	}
+	drop(w.others, func(i int) {
+		less(func(c *world) { c.others = slices.Delete(c.others, i, i+1) })
+		if o := w.others[i]; o.again || o.touched {
+			o.again, o.touched = false, false
+			less(func(c *world) { c.others[i] = o })
+		}
+	})
 	drop(w.pod.Spec.Volumes, func(i int) {
 		less(func(c *world) {
 			c.pod = c.pod.DeepCopy()
@@ -96,7 +102,7 @@ func drop[T any](list []T, one func(i int)) {
 // uses reports whether a pod or the past names the claim: without it they would
 // be another case.
 func (w *world) uses(claim string) bool {
-	if w.gaveBack[claim] != "" || w.reserved[claim] != "" {
+	if w.gaveBack[claim] != "" || slices.ContainsFunc(w.others, func(o other) bool { return o.claim == claim }) {
 		return true
 	}
 	return slices.ContainsFunc(append(slices.Clone(w.running), w.pod), func(p *corev1.Pod) bool {
@@ -106,10 +112,8 @@ func (w *world) uses(claim string) bool {
 
 // stands reports whether the past or a pod needs the node.
 func (w *world) stands(node string) bool {
-	for _, past := range []map[string]string{w.gaveBack, w.reserved} {
-		if slices.Contains(slices.Collect(maps.Values(past)), node) {
-			return true
-		}
+	if slices.Contains(slices.Collect(maps.Values(w.gaveBack)), node) || slices.ContainsFunc(w.others, func(o other) bool { return o.node == node }) {
+		return true
 	}
 	return slices.ContainsFunc(w.running, func(p *corev1.Pod) bool { return p.Spec.NodeName == node })
 }

@@ -20,7 +20,7 @@ func TestShrink(t *testing.T) {
 	broken := []side{{"berth", berth, known}}
 	for seed := range uint64(2000) {
 		w := generate(rand.New(rand.NewPCG(seed, 0)))
-		found, err := compare(t.Context(), w, broken, map[string]int{})
+		found, _, err := compare(t.Context(), w, broken, map[string]int{})
 		if err != nil {
 			t.Fatal(err)
 		}

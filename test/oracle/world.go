@@ -32,12 +32,29 @@ type world struct {
 	limits []*storagev1.CSINode
 	// gaveBack are claims, by name, that were selected for a node before.
 	gaveBack map[string]string
-	// reserved are claims, by name, that another pod reserved for a node; touched
-	// ones have changed since in something that does not matter.
-	reserved map[string]string
-	touched  map[string]bool
+	// others are pods that were given a node before, and hold volumes in memory.
+	others []other
+	// stale are volumes and claims, by name, that are newer in the API than the
+	// informers know.
+	stale map[string]bool
 	// evicted is a running pod that a dry run leaves out, by name; empty for none.
 	evicted string
+}
+
+// other is a pod with one claim that Reserve gave a node.
+type other struct {
+	claim, node string
+	// again: Reserve, Unreserve and Reserve; touched: what it holds has changed
+	// since, in something that does not matter.
+	again, touched bool
+	// volume is what it holds; empty for a claim to be provisioned.
+	volume string
+}
+
+func (o other) pod() *corev1.Pod {
+	pod := makePod("q-" + o.claim)
+	pod.Spec.Volumes = []corev1.Volume{claimVolume(o.claim)}
+	return pod
 }
 
 // objects are all objects of the API.
@@ -117,7 +134,7 @@ func (w *world) String() string {
 	for _, n := range w.limits {
 		fmt.Fprintf(&b, "--- # before\n%s", yamlOf(n))
 	}
-	fmt.Fprintf(&b, "# gave back: %v, reserved: %v, touched: %v, evicted: %q\n", w.gaveBack, w.reserved, w.touched, w.evicted)
+	fmt.Fprintf(&b, "# gave back: %v, others: %+v, stale: %v, evicted: %q\n", w.gaveBack, w.others, w.stale, w.evicted)
 	return b.String()
 }
 
