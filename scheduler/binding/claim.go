@@ -89,10 +89,10 @@ func NewPod(bound, delayed []Claim) *Pod {
 	}
 }
 
-// admits reports whether a volume that is reserved for the claim can serve it,
+// Admits reports whether a volume that is reserved for the claim can serve it,
 // wherever it is. Upstream asks neither selector nor access modes of those
 // (component-helpers, FindMatchingVolume).
-func (c *Claim) admits(v *Volume) bool {
+func (c *Claim) Admits(v *Volume) bool {
 	return v.Class == c.Class.Name && v.Capacity >= c.Request && v.Block == c.Block && v.AttributesClass == c.AttributesClass
 }
 

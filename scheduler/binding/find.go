@@ -278,7 +278,7 @@ func (j *Judge) gather(o *option, q *Question, i int, node *Node) (volume.Refusa
 		provisionable(o, q, i, node)
 		o.unchecked = o.provisions
 		return volume.Refusal{}, false
-	case c.Reserved != nil && c.admits(c.Reserved):
+	case c.Reserved != nil && c.Admits(c.Reserved):
 		if c.Reserved.Place != nil && !c.Reserved.Place.Matches(node) {
 			return q.said.refuse(causeReserved, c, refuseReserved), true
 		}

@@ -44,7 +44,7 @@ func fits(c *Claim, v *Volume) bool {
 			return false
 		}
 	}
-	return c.admits(v)
+	return c.Admits(v)
 }
 
 func (w world) Shelf(c *Claim) Shelf {

@@ -339,6 +339,35 @@ func TestAssumedVolume(t *testing.T) {
 	}
 }
 
+// TestReservedIsWhatFits: of the volumes that name a claim, one that can serve it is
+// its volume; upstream skips the others too.
+func TestReservedIsWhatFits(t *testing.T) {
+	s := newStores(t)
+	s.set(pvc("u1", "2", ""))
+	for name, change := range map[string]func(*corev1.PersistentVolume){
+		"a-block": func(p *corev1.PersistentVolume) { p.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) },
+		"b-small": func(p *corev1.PersistentVolume) {
+			p.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1")}
+		},
+		"c-class": func(p *corev1.PersistentVolume) { p.Spec.StorageClassName = "B" },
+		"d-fits":  func(*corev1.PersistentVolume) {},
+		"e-fits":  func(*corev1.PersistentVolume) {},
+	} {
+		p := localVolume(name, "n1", 1)
+		p.Spec.StorageClassName = "A"
+		p.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: "c"}
+		change(p)
+		s.set(p)
+	}
+	q, err := s.Ask([]*corev1.PersistentVolumeClaim{pvc("u1", "2", "")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := q.Pod.Delayed[0].Reserved; got == nil || got.Name != "d-fits" {
+		t.Errorf("reserved %+v, want d-fits", got)
+	}
+}
+
 // taker is a binding.Taker.
 type taker func(*binding.Volume) bool
 

@@ -108,7 +108,7 @@ func (c *Cache) claim(pvc *corev1.PersistentVolumeClaim, class *storagev1.Storag
 		}
 		return out, nil
 	}
-	out.Reserved = c.volumes.reservedFor(out.Key, out.UID)
+	out.Reserved = c.volumes.reservedFor(&out)
 	if pvc.Spec.Selector != nil {
 		selector, err := metav1.LabelSelectorAsSelector(pvc.Spec.Selector)
 		if err != nil {

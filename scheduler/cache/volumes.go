@@ -208,17 +208,17 @@ func (v *volumes) relist(name string, change func()) {
 	}
 }
 
-// reservedFor is the volume that waits for the claim, nil for none. Of several
-// it is the first by name, so that every node gets the same answer.
-func (v *volumes) reservedFor(claim, uid string) *binding.Volume {
+// reservedFor is the volume that waits for the claim and can serve it, nil for
+// none. Of several it is the first by name, so that every node gets the same answer.
+func (v *volumes) reservedFor(claim *binding.Claim) *binding.Volume {
 	var first *volumeEntry
-	for name := range v.reserved[claim] {
+	for name := range v.reserved[claim.Key] {
 		e := v.byName[name]
 		owner := e.claimUID
 		if a := v.assumed[name]; a != nil {
 			owner = a.claimUID
 		}
-		if owner != "" && owner != uid {
+		if owner != "" && owner != claim.UID || !claim.Admits(&e.Volume) {
 			continue
 		}
 		if first == nil || strings.Compare(name, first.Name) < 0 {

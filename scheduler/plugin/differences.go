@@ -79,7 +79,7 @@ func differences() map[Difference]string {
 		DifferencePrebound:         "A claim whose reserved volume cannot be reached from the node is refused there; upstream provisions it another one.",
 		DifferenceMatchFields:      "Terms of a volume's node affinity with matchFields are honoured; upstream ignores the fields.",
 		DifferenceSelectedHere:     "A claim that is selected for the node is not asked for capacity again, as its bytes are held; upstream may refuse it its own place.",
-		DifferenceReserved:         "A claim that another pod has reserved for a node counts as selected for it until the API says so; two pods of one claim never part.",
+		DifferenceReserved:         "What another pod has reserved stays reserved until the API says so, whatever else changes: two pods of one claim never part, and no volume is promised twice; upstream forgets at any change of the object.",
 		DifferenceSource:           "A claim made from a snapshot or from another claim is refused where that cannot be reached; upstream lets the driver fail.",
 		DifferenceRefused:          "A node whose driver gave a claim of the class and size back is taken only where no other has room, until its capacity changes or two minutes pass; upstream tries it again at once.",
 		DifferenceAttachedOwn:      "A volume that is still attached from the pod's former life on the node counts once; upstream counts it twice.",

@@ -33,8 +33,9 @@
 //   - SelectedHere: A claim that is selected for the node is not asked for
 //     capacity again, as its bytes are held; upstream may refuse it its own
 //     place.
-//   - Reserved: A claim that another pod has reserved for a node counts as
-//     selected for it until the API says so; two pods of one claim never part.
+//   - Reserved: What another pod has reserved stays reserved until the API says
+//     so, whatever else changes: two pods of one claim never part, and no volume
+//     is promised twice; upstream forgets at any change of the object.
 //   - Source: A claim made from a snapshot or from another claim is refused
 //     where that cannot be reached; upstream lets the driver fail.
 //   - Refused: A node whose driver gave a claim of the class and size back is
