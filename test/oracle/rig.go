@@ -97,6 +97,13 @@ func newRig(ctx context.Context, w *world, make maker) (*rig, error) {
 	if r.hints, err = r.binder.EventsToRegister(ctx); err != nil {
 		return nil, fmt.Errorf("asking for hints: %w", err)
 	}
+	if r.limits != nil {
+		also, err := r.limits.EventsToRegister(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("asking for hints: %w", err)
+		}
+		r.hints = append(r.hints, also...)
+	}
 	if r.infos, err = snapshot.NodeInfos().List(); err != nil {
 		return nil, fmt.Errorf("listing nodes: %w", err)
 	}
