@@ -128,12 +128,20 @@ func (g *generator) csiNode(name string) *storagev1.CSINode {
 		if !g.one(3) {
 			driver.Allocatable = &storagev1.VolumeNodeResources{}
 			if !g.one(8) {
-				driver.Allocatable.Count = ptr.To(int32(g.IntN(5)))
+				driver.Allocatable.Count = ptr.To(g.limit())
 			}
 		}
 		n.Spec.Drivers = append(n.Spec.Drivers, driver)
 	}
 	return n
+}
+
+// limit is small where attaching is what a world is about.
+func (g *generator) limit() int32 {
+	if g.about == aboutAttaching {
+		return int32(1 + g.IntN(3))
+	}
+	return int32(g.IntN(5))
 }
 
 func (g *generator) makeClasses() {

@@ -169,7 +169,7 @@ func (g *generator) makeAttachments() {
 		}}
 		used := g.usedVolume(va)
 		switch {
-		case g.about == aboutAttaching && used != nil && g.one(2):
+		case g.about == aboutAttaching && used != nil && !g.one(4):
 			g.attach(va, used)
 		case g.one(8):
 			va.Spec.Source.InlineVolumeSpec = &corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{
@@ -233,7 +233,7 @@ func (g *generator) makePast() {
 			w.stale[pv.Name] = true
 		}
 	}
-	if len(w.running) > 0 && g.one(2) {
+	if len(w.running) > 0 {
 		w.evicted = pick(g, w.running...).Name
 	}
 }

@@ -61,13 +61,15 @@ func report(t *testing.T, w *world, d disagreement, with []side) string {
 	return last.String() + "\n" + small.String()
 }
 
-func tell(t *testing.T, fired map[plugin.Difference]int, asked map[string]int) {
+func tell(t *testing.T, fired map[plugin.Difference]int, said map[string]int) {
 	t.Helper()
-	for _, kind := range slices.Sorted(maps.Keys(asked)) {
-		t.Logf("compared %-60s %6d", kind, asked[kind])
+	for _, kind := range slices.Sorted(maps.Keys(said)) {
+		t.Logf("compared %-60s %6d", kind, said[kind])
 	}
 	for _, d := range plugin.Differences() {
-		t.Logf("fired    %-60s %6d", d, fired[d])
+		if phases()[d] == asked {
+			t.Logf("fired    %-60s %6d", d, fired[d])
+		}
 	}
 }
 
