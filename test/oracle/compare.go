@@ -25,12 +25,13 @@ func (d disagreement) String() string {
 	return fmt.Sprintf("%s, %s %s\n  said:  %s\n  model: %s", d.side, d.what, d.where, d.said, strings.Join(d.model, "\n      or "))
 }
 
-// kindOf is a text without numbers and names, for counting.
+// kindOf is the code of a text, for counting.
 func kindOf(text string) string {
 	if rest, scored := strings.CutPrefix(text, "Success "); scored && rest != "panic" {
 		return "Success, with a score"
 	}
-	return code(text)
+	head, _, _ := strings.Cut(code(text), ";")
+	return head
 }
 
 // like reports whether it is the same fault, be it of another node.
