@@ -153,7 +153,7 @@ func TestYoungPolicy(t *testing.T) {
 				if err := api.Create(t.Context(), claim("first", volume.DriverName, "n1")); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(soon + time.Millisecond) // the clock is synctest's
+				time.Sleep(soon + time.Millisecond) //nolint:forbidigo // on the bubble's clock, which stands still for others
 				synctest.Wait()
 				if got := labels(t, api)["first"]; got != "n1" {
 					t.Errorf("label %q soon after", got)

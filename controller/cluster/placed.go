@@ -176,10 +176,11 @@ func (r *placed) readDelayed(ctx context.Context, from client.Reader, pod *corev
 			err = r.client.Get(ctx, types.NamespacedName{Name: of}, class)
 		}
 	}
-	switch {
-	case client.IgnoreNotFound(err) != nil:
+	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("reading claim %s/%s and its class: %w", pod.Namespace, name, err)
-	case err != nil, class.VolumeBindingMode == nil, *class.VolumeBindingMode != storagev1.VolumeBindingWaitForFirstConsumer:
+	}
+	// What was not found is empty.
+	if class.VolumeBindingMode == nil || *class.VolumeBindingMode != storagev1.VolumeBindingWaitForFirstConsumer {
 		return nil, nil
 	}
 	return &delayedClaim{pvc, class}, nil

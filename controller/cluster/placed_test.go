@@ -268,7 +268,8 @@ func TestPlacedReservesOnce(t *testing.T) {
 	}
 	lagging := w.cache.volumes
 	w.cache.sync(t)
-	w.cache.volumes.Items = append(lagging.Items, *makeFree("smaller", "a", gi))
+	lagging.Items = append(lagging.Items, *makeFree("smaller", "a", gi))
+	w.cache.volumes = lagging
 	if _, err := w.look(); err != nil {
 		t.Fatal(err)
 	}

@@ -1,8 +1,8 @@
 package cache
 
 import (
-	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -339,8 +339,8 @@ func TestHoldsDoNotOverflow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := newPool()
 			for i, bytes := range tc.sizes {
-				p.pending[fmt.Sprint(i)] = bytes
-				p.addVolume(volumeFacts{name: fmt.Sprint(i), allocation: 2, bytes: bytes})
+				p.pending[strconv.Itoa(i)] = bytes
+				p.addVolume(volumeFacts{name: strconv.Itoa(i), allocation: 2, bytes: bytes})
 			}
 			if s := p.segment(capacityFacts{key: "o", pool: "p", capacity: volume.GiB, allocation: 1}); s.Available > volume.GiB || tc.sizes[0] > 0 && s.Available > 0 {
 				t.Errorf("%s: %d bytes are free", tc.reason, s.Available)

@@ -81,7 +81,7 @@ func differences() map[Difference]string {
 		DifferenceSelectedHere:     "A claim that is selected for the node is not asked for capacity again, as its bytes are held; upstream may refuse it its own place.",
 		DifferenceReserved:         "What another pod has reserved stays reserved until the API says so, whatever else changes: two pods of one claim never part, and no volume is promised twice; upstream forgets at any change of the object.",
 		DifferenceSource:           "A claim made from a snapshot or from another claim is refused where that cannot be reached; upstream lets the driver fail.",
-		DifferenceRefused:          "A node whose driver gave a claim of the class and size back is taken only where no other has room, until its capacity changes or two minutes pass; upstream tries it again at once.",
+		DifferenceRefused:          "A node whose driver gave a claim of the class and size back is taken only where no other that takes the pod has room, until its capacity changes or two minutes pass; upstream tries it again at once.",
 		DifferenceAttachedOwn:      "A volume that is still attached from the pod's former life on the node counts once; upstream counts it twice.",
 		DifferenceAttachedAny:      "VolumeAttachments of migrated and of inline volumes, and those whose volume is gone, take their place; upstream counts CSI volumes that exist.",
 		DifferencePreemption:       "In a dry run the attachments of evicted pods go with the pods; upstream still counts them, so that preemption never helps.",

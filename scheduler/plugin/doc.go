@@ -39,8 +39,8 @@
 //   - Source: A claim made from a snapshot or from another claim is refused
 //     where that cannot be reached; upstream lets the driver fail.
 //   - Refused: A node whose driver gave a claim of the class and size back is
-//     taken only where no other has room, until its capacity changes or two
-//     minutes pass; upstream tries it again at once.
+//     taken only where no other that takes the pod has room, until its capacity
+//     changes or two minutes pass; upstream tries it again at once.
 //   - AttachedOwn: A volume that is still attached from the pod's former life
 //     on the node counts once; upstream counts it twice.
 //   - AttachedAny: VolumeAttachments of migrated and of inline volumes, and

@@ -52,7 +52,7 @@ func runFind(t *testing.T, cases map[string]findCase, pods map[string]*corev1.Po
 			var got []string
 			if all, no := refused["n1"]; no {
 				all = strings.TrimPrefix(all, "UnschedulableAndUnresolvable: ")
-				for _, one := range strings.Split(all, ", node(s)") {
+				for one := range strings.SplitSeq(all, ", node(s)") {
 					sentence, _, _ := strings.Cut(one, ": ")
 					if !slices.Contains([]string{"pod", "per"}, sentence[:3]) && !strings.HasPrefix(sentence, "node(s)") {
 						sentence = "node(s)" + sentence

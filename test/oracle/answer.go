@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -128,7 +129,7 @@ func (c *cycle) score(info fwk.NodeInfo) (out string) {
 	if !s.IsSuccess() {
 		return words(s)
 	}
-	return fmt.Sprint(n)
+	return strconv.FormatInt(n, 10)
 }
 
 // bind reserves and writes, with a context that is over: both sides write all

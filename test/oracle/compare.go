@@ -46,7 +46,7 @@ func code(text string) string {
 }
 
 func codes(texts []string) []string {
-	var out []string
+	out := make([]string, 0, len(texts))
 	for _, t := range texts {
 		out = append(out, code(t))
 	}
@@ -83,7 +83,8 @@ func compare(ctx context.Context, w *world, sides []side, count map[string]int) 
 	agree(w, rigs)
 	for i, s := range sides {
 		p := modelOf(w, s.differences...).answers()
-		out = append(out, unexplained(s.name, p, rigs[i].ask(w, p.feasible()), count)...)
+		got := rigs[i].ask(w, p.feasible()) //nolint:contextcheck // bind gives a context that is over
+		out = append(out, unexplained(s.name, p, got, count)...)
 	}
 	return out, w, nil
 }

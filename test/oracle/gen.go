@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"github.com/berth-storage/berth/volume"
 )
@@ -128,7 +127,7 @@ func (g *generator) csiNode(name string) *storagev1.CSINode {
 		if !g.one(3) {
 			driver.Allocatable = &storagev1.VolumeNodeResources{}
 			if !g.one(8) {
-				driver.Allocatable.Count = ptr.To(g.limit())
+				driver.Allocatable.Count = new(g.limit())
 			}
 		}
 		n.Spec.Drivers = append(n.Spec.Drivers, driver)
@@ -148,9 +147,9 @@ func (g *generator) makeClasses() {
 	for name, provisioner := range map[string]string{
 		"tracked": trackedDriver, "twin": trackedDriver, "dynamic": trackedDriver, "untracked": otherDriver, "local": volume.NoProvisioner, "ebs": ebsPlugin, "now": trackedDriver,
 	} {
-		sc := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner, VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)}
+		sc := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner, VolumeBindingMode: new(storagev1.VolumeBindingWaitForFirstConsumer)}
 		if name == "now" {
-			sc.VolumeBindingMode = ptr.To(storagev1.VolumeBindingImmediate)
+			sc.VolumeBindingMode = new(storagev1.VolumeBindingImmediate)
 		}
 		g.w.classes = append(g.w.classes, sc)
 	}
@@ -176,8 +175,9 @@ func (g *generator) makeClasses() {
 }
 
 func (g *generator) topologies() []corev1.TopologySelectorTerm {
-	var out []corev1.TopologySelectorTerm
-	for range 1 + g.IntN(2) {
+	terms := 1 + g.IntN(2)
+	out := make([]corev1.TopologySelectorTerm, 0, terms)
+	for range terms {
 		term := corev1.TopologySelectorTerm{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: volume.LabelZone, Values: []string{pick(g, "z1", "z2")}}}}
 		if g.one(3) {
 			term.MatchLabelExpressions = append(term.MatchLabelExpressions, corev1.TopologySelectorLabelRequirement{Key: volume.LabelHostname, Values: []string{g.node(), g.node()}})

@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"github.com/berth-storage/berth/volume"
 )
@@ -123,15 +122,15 @@ func (g *generator) claim(name string) *corev1.PersistentVolumeClaim {
 		Spec:       corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}},
 		Status:     corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending},
 	}
-	c.Spec.StorageClassName = ptr.To(class)
+	c.Spec.StorageClassName = new(class)
 	if !g.one(20) {
 		c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: g.size()}
 	}
 	if g.odd(8) {
-		c.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
+		c.Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
 	}
 	if g.odd(8) {
-		c.Spec.VolumeAttributesClassName = ptr.To("gold")
+		c.Spec.VolumeAttributesClassName = new("gold")
 	}
 	if g.one(10) {
 		c.Spec.AccessModes = append(c.Spec.AccessModes, corev1.ReadOnlyMany)
@@ -168,7 +167,7 @@ func (g *generator) cloned(c *corev1.PersistentVolumeClaim) {
 	case g.one(6) && len(g.w.claims) > 0:
 		c.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: pick(g, g.w.claims...).Name}
 	case g.one(15):
-		c.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: ptr.To("snapshot.storage.k8s.io"), Kind: "VolumeSnapshot", Name: "s"}
+		c.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: new("snapshot.storage.k8s.io"), Kind: "VolumeSnapshot", Name: "s"}
 	default:
 		return
 	}

@@ -9,7 +9,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"github.com/berth-storage/berth/volume"
 )
@@ -39,15 +38,15 @@ func (g *generator) pv(name, class string) *corev1.PersistentVolume {
 		if pv.Labels[volume.LabelZone] == "" && !g.one(4) {
 			pv.Labels[volume.LabelZone] = "z1"
 		}
-	case g.one(12):
+	case g.one(11):
 		pv.Spec.CSI = nil
 		pv.Spec.Local = &corev1.LocalVolumeSource{Path: "/x"}
 	}
 	if g.odd(8) {
-		pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
+		pv.Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
 	}
 	if g.odd(8) {
-		pv.Spec.VolumeAttributesClassName = ptr.To("gold")
+		pv.Spec.VolumeAttributesClassName = new("gold")
 	}
 	if g.one(3) {
 		pv.Spec.AccessModes = append(pv.Spec.AccessModes, corev1.ReadOnlyMany)
@@ -176,7 +175,7 @@ func (g *generator) makeAttachments() {
 				CSI: &corev1.CSIPersistentVolumeSource{Driver: va.Spec.Attacher, VolumeHandle: "vol-" + strconv.Itoa(g.IntN(3))},
 			}}
 		case g.one(8) || len(g.w.volumes) == 0:
-			va.Spec.Source.PersistentVolumeName = ptr.To("gone-" + strconv.Itoa(g.IntN(2)))
+			va.Spec.Source.PersistentVolumeName = new("gone-" + strconv.Itoa(g.IntN(2)))
 		default:
 			g.attach(va, pick(g, g.w.volumes...))
 		}
@@ -185,7 +184,7 @@ func (g *generator) makeAttachments() {
 }
 
 func (g *generator) attach(va *storagev1.VolumeAttachment, pv *corev1.PersistentVolume) {
-	va.Spec.Source.PersistentVolumeName = ptr.To(pv.Name)
+	va.Spec.Source.PersistentVolumeName = new(pv.Name)
 	if driver, _ := driverOfVolume(pv); driver != "" {
 		va.Spec.Attacher = driver
 	}

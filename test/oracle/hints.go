@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
-	"k8s.io/utils/ptr"
 
 	"github.com/berth-storage/berth/volume"
 )
@@ -26,13 +25,14 @@ type event struct {
 }
 
 func (e event) String() string {
-	text := fmt.Sprintf("%s %v\n", e.resource, e.action)
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s %v\n", e.resource, e.action)
 	for _, o := range []runtime.Object{e.before, e.after} {
 		if o != nil {
-			text += "---\n" + yamlOf(o)
+			text.WriteString("---\n" + yamlOf(o))
 		}
 	}
-	return text
+	return text.String()
 }
 
 // change is a random event that may help somebody.
@@ -162,7 +162,7 @@ func (g *generator) changeCSINode(e *event) bool {
 	return swap(g, e, e.world.csiNodes, func(n *storagev1.CSINode) {
 		for i := range n.Spec.Drivers {
 			if a := n.Spec.Drivers[i].Allocatable; a != nil && a.Count != nil {
-				a.Count = ptr.To(*a.Count + int32(g.IntN(3)))
+				a.Count = new(*a.Count + int32(g.IntN(3)))
 			}
 		}
 		for _, d := range []string{trackedDriver, otherDriver, ebsDriver} {
@@ -182,7 +182,7 @@ func wakes(ctx context.Context, w *world, s side, e event) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	r.ask(w, "")
+	r.ask(w, "") //nolint:contextcheck // bind gives a context that is over
 	before, after := e.before, e.after
 	if after != nil {
 		after = r.put(after)

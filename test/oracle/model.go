@@ -238,17 +238,26 @@ func (m *model) writes(n *corev1.Node, v verdict) string {
 			out = append(out, "undo "+pv)
 		}
 	}
+	if !stopped {
+		out = append(out, m.selections(n, v)...)
+	}
+	slices.Sort(out)
+	return "Error: " + strings.Join(out, "; ")
+}
+
+// selections are the claims that get the node, up to the first that fails.
+func (m *model) selections(n *corev1.Node, v verdict) []string {
+	var out []string
 	for i, name := range v.selects {
 		// A claim that was written already has another version by now.
-		if stopped = stopped || m.fails(name) || slices.Contains(v.selects[:i], name); stopped {
+		if m.fails(name) || slices.Contains(v.selects[:i], name) {
 			break
 		}
 		if m.claim(name).Annotations[volume.AnnSelectedNode] == "" || !m.has[plugin.DifferenceWrites] {
 			out = append(out, fmt.Sprintf("select %s for %s", n.Name, name))
 		}
 	}
-	slices.Sort(out)
-	return "Error: " + strings.Join(out, "; ")
+	return out
 }
 
 // fails: an update of what is stale is refused, and is the last.

@@ -124,20 +124,9 @@ func (m *model) attach(n *corev1.Node, dry bool) refusal {
 	if !m.anyLimit(n.Name) {
 		return refusal{}
 	}
-	var used, gone []disk
-	for _, p := range m.running {
-		if p.Spec.NodeName != n.Name {
-			continue
-		}
-		disks, foreign := m.disksOf(p, csi != nil || m.has[plugin.DifferenceLimitGrace])
-		switch {
-		case dry && p.Name == m.evicted:
-			gone = append(gone, disks...)
-			continue
-		case foreign && !m.has[plugin.DifferenceForeignEphemeral]:
-			return refusal{code: "Error"}
-		}
-		used = append(used, disks...)
+	used, gone, broken := m.inUse(n, csi, dry)
+	if broken {
+		return refusal{code: "Error"}
 	}
 	attached := m.attached(n.Name)
 	if m.has[plugin.DifferencePreemption] {
@@ -153,6 +142,26 @@ func (m *model) attach(n *corev1.Node, dry bool) refusal {
 		}
 	}
 	return refusal{}
+}
+
+// inUse are the disks of the node's pods, and those of one that a dry run leaves
+// out; broken is upstream's error for a claim that is not its pod's.
+func (m *model) inUse(n *corev1.Node, csi *storagev1.CSINode, dry bool) (used, gone []disk, broken bool) {
+	for _, p := range m.running {
+		if p.Spec.NodeName != n.Name {
+			continue
+		}
+		disks, foreign := m.disksOf(p, csi != nil || m.has[plugin.DifferenceLimitGrace])
+		switch {
+		case dry && p.Name == m.evicted:
+			gone = append(gone, disks...)
+			continue
+		case foreign && !m.has[plugin.DifferenceForeignEphemeral]:
+			return nil, nil, true
+		}
+		used = append(used, disks...)
+	}
+	return used, gone, false
 }
 
 func (m *model) anyLimit(node string) bool {

@@ -1,7 +1,6 @@
 package oracle
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -194,15 +193,7 @@ func (m *model) packings(n *corev1.Node, claims []*corev1.PersistentVolumeClaim)
 		if !m.alone(n, c) {
 			return nil
 		}
-		options := []*segment{nil}
-		if !m.unmeasured(c) {
-			options = nil
-			for _, s := range m.segments(n, className(c)) {
-				if m.admits(s, c) {
-					options = append(options, &s)
-				}
-			}
-		}
+		options := m.admitting(n, c)
 		var next [][]*segment
 		for _, so := range out {
 			for _, s := range options {
@@ -212,6 +203,20 @@ func (m *model) packings(n *corev1.Node, claims []*corev1.PersistentVolumeClaim)
 			}
 		}
 		out = next
+	}
+	return out
+}
+
+// admitting are the segments that a claim may be put into.
+func (m *model) admitting(n *corev1.Node, c *corev1.PersistentVolumeClaim) []*segment {
+	if m.unmeasured(c) {
+		return []*segment{nil}
+	}
+	var out []*segment
+	for _, s := range m.segments(n, className(c)) {
+		if m.admits(s, c) {
+			out = append(out, &s)
+		}
 	}
 	return out
 }
@@ -281,7 +286,7 @@ func (m *model) score(claims []*corev1.PersistentVolumeClaim, ch choice, rest []
 	if len(requested) == 0 {
 		return "0"
 	}
-	return fmt.Sprint(int64(math.Round(float64(sum) / float64(len(requested)))))
+	return strconv.FormatInt(int64(math.Round(float64(sum)/float64(len(requested)))), 10)
 }
 
 func valueOf(s *segment) int64 {

@@ -26,7 +26,7 @@ func (r *rig) bindAfter(w *world, node string, after time.Duration) (time.Durati
 		return 0, fmt.Errorf("node %s: %s", node, s)
 	}
 	if s := r.binder.Reserve(r.ctx, c.state, w.pod, node); !s.IsSuccess() {
-		return 0, fmt.Errorf("Reserve: %s", s.Message())
+		return 0, fmt.Errorf("reserving: %s", s.Message())
 	}
 	if _, s := r.binder.PreBindPreFlight(r.ctx, c.state, w.pod, node); s.IsSkip() {
 		return 0, nil

@@ -26,6 +26,8 @@ import (
 )
 
 // binder is what both volume plugins implement.
+//
+//nolint:interfacebloat // an extension point is an interface, and they have these
 type binder interface {
 	fwk.PreFilterPlugin
 	fwk.FilterPlugin
@@ -136,7 +138,7 @@ func (r *rig) past(w *world) {
 			r.put(was)
 		}
 	}
-	r.look(w)
+	r.look()
 	for _, was := range w.limits {
 		if is := csiNodeOf(w.csiNodes, was.Name); is != nil {
 			r.observe(w, r.put(is))
@@ -152,7 +154,7 @@ func (r *rig) past(w *world) {
 
 // look asks about a pod without claims that anybody else has, so that caches
 // that fill themselves at the first question do it now.
-func (r *rig) look(w *world) {
+func (r *rig) look() {
 	if r.limits == nil {
 		looker := makePod("looker")
 		looker.Spec.Volumes = []corev1.Volume{ebsVolume("looker")}

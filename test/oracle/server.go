@@ -180,7 +180,7 @@ func merged(old runtime.Object, patch []byte) (runtime.Object, error) {
 	if raw, err = jsonpatch.MergePatch(raw, patch); err != nil {
 		return nil, err
 	}
-	fresh, ok := reflect.New(reflect.TypeOf(old).Elem()).Interface().(runtime.Object)
+	fresh, ok := reflect.TypeAssert[runtime.Object](reflect.New(reflect.TypeOf(old).Elem()))
 	if !ok {
 		return nil, fmt.Errorf("%T is no object", old)
 	}

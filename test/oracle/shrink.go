@@ -207,7 +207,7 @@ func plainClaims() []func(*corev1.PersistentVolumeClaim) {
 func simpler[T interface {
 	runtime.Object
 	DeepCopy() T
-}](o T, change func(T), give func(T)) {
+}](o T, change, give func(T)) {
 	c := o.DeepCopy()
 	change(c)
 	if a, b := yamlOf(o), yamlOf(c); len(b) < len(a) {

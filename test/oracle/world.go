@@ -155,7 +155,7 @@ func yamlOf(o runtime.Object) string {
 	kind := strings.TrimPrefix(fmt.Sprintf("%T", o), "*v1.")
 	out := []string{"apiVersion: " + version, "kind: " + kind}
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	for i := 0; i < len(lines); i++ {
+	for i := range lines {
 		if lines[i] == "status:" && kind == "Node" {
 			break
 		}

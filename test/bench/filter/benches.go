@@ -170,7 +170,7 @@ func crowded(nodes, pods, volumes int) func(*world) {
 			w.put(node(on))
 			w.put(csiNode(on, int32(pods*volumes+1))) //nolint:gosec // both are small
 			for p := range pods {
-				var claims []string
+				claims := make([]string, 0, volumes)
 				for v := range volumes {
 					name := fmt.Sprintf("%s-%d-%d", on, p, v)
 					pvc := bind(claim(name, "remote"), name)

@@ -21,7 +21,7 @@ type result struct {
 func (r result) line(name string) string {
 	line := fmt.Sprintf("bench %s ours=%s theirs=%s", name, short(r.ours), short(r.theirs))
 	if r.theirs > 0 && r.ours > 0 {
-		line += fmt.Sprintf(" ratio=%s", digits(float64(r.theirs)/float64(r.ours)))
+		line += " ratio=" + digits(float64(r.theirs)/float64(r.ours))
 	}
 	if r.note != "" {
 		line += " (" + r.note + ")"

@@ -33,27 +33,36 @@ func run(ctx context.Context, o options, pattern *regexp.Regexp) (err error) {
 		if !pattern.MatchString(w.name) {
 			continue
 		}
-		figures := map[rig.Scheduler][]float64{}
-		for i := range o.runs {
-			// The order changes too, so that neither is always the second.
-			order := []rig.Scheduler{rig.Ours, rig.Theirs}
-			if i%2 == 1 {
-				order = []rig.Scheduler{rig.Theirs, rig.Ours}
-			}
-			for _, s := range order {
-				figure, err := child(ctx, o, w, s, i)
-				if err != nil {
-					return fmt.Errorf("%s with %s: %w", w.name, s, err)
-				}
-				logf("%s, run %d: %s %s pods/s", w.name, i+1, s, rig.Figure(figure))
-				figures[s] = append(figures[s], figure)
-			}
+		figures, err := alternate(ctx, o, w)
+		if err != nil {
+			return err
 		}
 		if err := line(w, figures[rig.Ours], figures[rig.Theirs]).Print(os.Stdout); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// alternate runs one workload with each scheduler so many times.
+func alternate(ctx context.Context, o options, w workload) (map[rig.Scheduler][]float64, error) {
+	figures := map[rig.Scheduler][]float64{}
+	for i := range o.runs {
+		// The order changes too, so that neither is always the second.
+		order := []rig.Scheduler{rig.Ours, rig.Theirs}
+		if i%2 == 1 {
+			order = []rig.Scheduler{rig.Theirs, rig.Ours}
+		}
+		for _, s := range order {
+			figure, err := child(ctx, o, w, s, i)
+			if err != nil {
+				return nil, fmt.Errorf("%s with %s: %w", w.name, s, err)
+			}
+			logf("%s, run %d: %s %s pods/s", w.name, i+1, s, rig.Figure(figure))
+			figures[s] = append(figures[s], figure)
+		}
+	}
+	return figures, nil
 }
 
 func line(w workload, ours, theirs []float64) rig.Line {

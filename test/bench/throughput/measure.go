@@ -106,7 +106,7 @@ func onCluster(ctx context.Context, o options, w rig.Workload, nodes int, part s
 	}
 	// Whoever watches ends before the server does.
 	working, stop := context.WithCancel(ctx)
-	var ended []func()
+	ended := make([]func(), 0, 2)
 	defer func() {
 		stop()
 		for _, wait := range ended {
