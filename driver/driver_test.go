@@ -349,6 +349,22 @@ func TestServe(t *testing.T) {
 	}
 }
 
+// TestServeEndsBeforeItBegins: an end that was asked for early is no failure.
+func TestServeEndsBeforeItBegins(t *testing.T) {
+	w, _ := fakeWorld(t)
+	socket := w.path("csi", "csi.sock")
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 100 {
+		server, err := w.d.Listen(t.Context(), socket)
+		w.must(err)
+		w.must(server.Serve(ended))
+		if exists(socket) {
+			t.Fatal("the socket is still there after the end")
+		}
+	}
+}
+
 func TestListenRefuses(t *testing.T) {
 	w, _ := fakeWorld(t)
 	file := w.path("file")

@@ -67,7 +67,11 @@ func (s *Server) Serve(ctx context.Context) error {
 	force := time.AfterFunc(stopPatience, server.Stop)
 	defer force.Stop()
 	server.GracefulStop()
-	return errors.Join(err, <-served)
+	// A server that is stopped before it began says so.
+	if was := <-served; !errors.Is(was, grpc.ErrServerStopped) {
+		err = errors.Join(err, was)
+	}
+	return err
 }
 
 // Close takes the socket away; it is for a Server that Serve was not called on.

@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-storage/berth/controller/claimwatch"
+	controllerrun "github.com/berth-storage/berth/controller/run"
 	"github.com/berth-storage/berth/csiclient"
 	"github.com/berth-storage/berth/driver"
 	"github.com/berth-storage/berth/driver/pool"
@@ -100,7 +101,7 @@ func run(ctx context.Context, o *options, endpoints *daemon.Endpoints) (err erro
 			Dir: o.registryDir(), Driver: volume.DriverName, Endpoint: o.driverSocket(), Again: own.labels.Changed(),
 		})
 	})
-	g.Go(func() error { return mgr.Start(ctx) })
+	g.Go(func() error { return controllerrun.Manager(ctx, mgr) })
 	if !watched.Since.IsZero() {
 		guard := &claimwatch.Guard{Client: client, Node: o.nodeName}
 		g.Go(func() error { return guard.Start(ctx) })

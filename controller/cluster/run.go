@@ -16,6 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/berth-storage/berth/controller/run"
 )
 
 // LeaseName is the one Lease of the cluster-scoped work, whichever programs
@@ -93,10 +95,7 @@ func stand(ctx context.Context, access *rest.Config, c Config) error {
 	if err := SetupWithManager(ctx, mgr, c); err != nil {
 		return err
 	}
-	if err := mgr.Start(ctx); err != nil {
-		return fmt.Errorf("running the manager: %w", err)
-	}
-	return nil
+	return run.Manager(ctx, mgr)
 }
 
 // podsPlaced selects the pods that are on a node and have not begun there: few,

@@ -96,6 +96,33 @@ func TestAllAtOnce(t *testing.T) {
 // TestWithoutAPIServer: an agent whose API server is away lives, is not ready,
 // says why, and ends as asked.
 func TestWithoutAPIServer(t *testing.T) {
+	agent := lonelyAgent(t)
+	agent.await(t, "the server's address", func() bool { return agent.http() != "" })
+	agent.await(t, "the reason", func() bool {
+		status, body := get(t, agent.http()+"/readyz")
+		return status == http.StatusServiceUnavailable && strings.Contains(body, "[-]controllers")
+	})
+	if status, body := get(t, agent.http()+"/healthz"); status != http.StatusOK {
+		t.Errorf("it does not live: %d %s", status, body)
+	}
+	agent.end(t, syscall.SIGTERM)
+}
+
+// TestEndsWhileItStarts: an agent that is asked to end while it still starts
+// ends, and calls it no failure.
+func TestEndsWhileItStarts(t *testing.T) {
+	for _, at := range []string{"program starts", "agent starts", "serving pod volumes"} {
+		t.Run(at, func(t *testing.T) {
+			agent := lonelyAgent(t)
+			agent.await(t, "it says so", func() bool { return strings.Contains(agent.text(), at) })
+			agent.end(t, syscall.SIGTERM)
+		})
+	}
+}
+
+// lonelyAgent starts an agent whose API server is away.
+func lonelyAgent(t *testing.T) *running {
+	t.Helper()
 	// A short path: sockets lie below it.
 	dir, err := os.MkdirTemp("/tmp", "bt")
 	if err != nil {
@@ -111,17 +138,8 @@ func TestWithoutAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	access := token("https://127.0.0.1:1", nil, "none")
-	agent := start(t, "berth-agent", "--node-name=edge-1", "--root="+filepath.Join(dir, "r"), "--pool-dir="+pool,
+	return start(t, "berth-agent", "--node-name=edge-1", "--root="+filepath.Join(dir, "r"), "--pool-dir="+pool,
 		"--kubeconfig="+access(t), "--http-address=127.0.0.1:0", "--claim-watch=all")
-	agent.await(t, "the server's address", func() bool { return agent.http() != "" })
-	agent.await(t, "the reason", func() bool {
-		status, body := get(t, agent.http()+"/readyz")
-		return status == http.StatusServiceUnavailable && strings.Contains(body, "[-]controllers")
-	})
-	if status, body := get(t, agent.http()+"/healthz"); status != http.StatusOK {
-		t.Errorf("it does not live: %d %s", status, body)
-	}
-	agent.end(t, syscall.SIGTERM)
 }
 
 // cluster is a control plane with the manifests, one Node that nobody serves, and

@@ -85,7 +85,7 @@ func (r *running) await(t *testing.T, what string, holds func() bool) {
 			t.Fatalf("it ended before: %s", what)
 		case <-deadline:
 			t.Fatalf("never: %s", what)
-		case <-time.After(50 * time.Millisecond):
+		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }
