@@ -14,6 +14,8 @@ type Node struct {
 	// ones, comma separated: volume.AnnMigratedPlugins of its CSINode. Only read
 	// for a Pod with InTree volumes.
 	Migrated string
+	// Tainted: the node has a taint, of which a driver's startup taint is one.
+	Tainted bool
 
 	// Seen is what a View remembers of the node, for that View alone; of is the
 	// View. See Question.Node.

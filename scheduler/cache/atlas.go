@@ -42,6 +42,12 @@ type row struct {
 	numbers [rowWidth]uint32
 	name    string
 	labels  map[string]string
+	tainted bool
+}
+
+// node is what a decision knows of the row's node.
+func (r *row) node() binding.Node {
+	return binding.Node{Name: r.name, Labels: r.labels, Tainted: r.tainted, Seen: r}
 }
 
 // ground is a set of label keys. Without users its position is free.
@@ -84,9 +90,14 @@ func (a *atlas) snapshot() *atlas {
 // node is the node with its row in Seen, if it is remembered.
 func (a *atlas) node(object *corev1.Node) binding.Node {
 	if r := a.rows.get(addressHash(object), object); r != nil {
-		return binding.Node{Name: r.name, Labels: r.labels, Seen: r}
+		return r.node()
 	}
-	return binding.Node{Name: object.Name, Labels: object.Labels}
+	return plain(object)
+}
+
+// plain is a node of which nothing is remembered.
+func plain(object *corev1.Node) binding.Node {
+	return binding.Node{Name: object.Name, Labels: object.Labels, Tainted: len(object.Spec.Taints) > 0}
 }
 
 // rowOf is what node found, nil for a node that is not remembered.
@@ -132,8 +143,8 @@ func (a *atlas) setNode(object *corev1.Node) {
 	if a.nodes[object.Name] == object {
 		return
 	}
-	node := binding.Node{Name: object.Name, Labels: object.Labels}
-	r := row{name: object.Name, labels: object.Labels}
+	node := plain(object)
+	r := row{name: node.Name, labels: node.Labels, tainted: node.Tainted}
 	a.own()
 	for g := range min(len(a.grounds), rowWidth) {
 		r.numbers[g] = a.enter(g, &node)

@@ -26,10 +26,13 @@ const chunkMax = 128
 // list is an ordered list that never changes: with and without return another
 // one that shares all but one chunk. The zero list is empty.
 type list[T any] struct {
-	// only is the chunk of a list that has a single one: most do, and a way
-	// through chunks would be one more place in memory to wait for.
+	// head is the first entry, again, and some says that there is one: most passes
+	// need no more of a list, and each further place in memory is one to wait for.
+	head entry[T]
+	some bool
+	// only is the chunk of a list that has a single one of more than the head.
 	only []entry[T]
-	// chunks are ordered and none is empty; nil with only.
+	// chunks are ordered and none is empty; nil where there is one chunk.
 	chunks [][]entry[T]
 }
 
@@ -39,17 +42,24 @@ func listOf[T any](chunks [][]entry[T]) list[T] {
 	case 0:
 		return list[T]{}
 	case 1:
-		return list[T]{only: chunks[0]}
+		l := list[T]{head: chunks[0][0], some: true}
+		if len(chunks[0]) > 1 {
+			l.only = chunks[0]
+		}
+		return l
 	}
-	return list[T]{chunks: chunks}
+	return list[T]{head: chunks[0][0], some: true, chunks: chunks}
 }
 
 // all are the list's chunks.
 func (l list[T]) all() [][]entry[T] {
-	if len(l.only) > 0 {
+	switch {
+	case !l.some || l.chunks != nil:
+		return l.chunks
+	case l.only != nil:
 		return [][]entry[T]{l.only}
 	}
-	return l.chunks
+	return [][]entry[T]{{l.head}}
 }
 
 // find is where an entry of that order is among the chunks, or would be.
@@ -82,7 +92,7 @@ func (l list[T]) with(e entry[T]) list[T] {
 	chunk, at, found := find(all, e.size, e.id)
 	if chunk == len(all) {
 		if chunk == 0 {
-			return list[T]{only: []entry[T]{e}}
+			return list[T]{head: e, some: true}
 		}
 		chunk--
 		at = len(all[chunk])
@@ -122,12 +132,26 @@ func (l list[T]) without(size int64, id string) list[T] {
 // ascend visits the entries of at least that size, in order, until visit
 // answers false.
 func (l *list[T]) ascend(size int64, visit func(*entry[T]) bool) {
-	if len(l.only) > 0 {
-		at, _ := findIn(l.only, size, "")
-		each(l.only[at:], visit)
+	if !l.some {
 		return
 	}
-	chunk, at, _ := find(l.chunks, size, "")
+	chunk, at := 0, 0
+	if l.head.size >= size {
+		if !visit(&l.head) {
+			return
+		}
+		at = 1
+	}
+	switch {
+	case l.only != nil:
+		if at == 0 {
+			at, _ = findIn(l.only, size, "")
+		}
+		each(l.only[at:], visit)
+		return
+	case at == 0:
+		chunk, at, _ = find(l.chunks, size, "")
+	}
 	for ; chunk < len(l.chunks); chunk, at = chunk+1, 0 {
 		if !each(l.chunks[chunk][at:], visit) {
 			return
@@ -144,4 +168,4 @@ func each[T any](c []entry[T], visit func(*entry[T]) bool) bool {
 	return true
 }
 
-func (l *list[T]) empty() bool { return len(l.only) == 0 && len(l.chunks) == 0 }
+func (l *list[T]) empty() bool { return !l.some }

@@ -74,7 +74,7 @@ func (s *Snapshot) mostAvailable(class *binding.Class) mostAvailable {
 	}
 	var buf []*binding.Segment
 	s.atlas.rows.each(func(r *row) {
-		node := binding.Node{Name: r.name, Labels: r.labels, Seen: r}
+		node := r.node()
 		if !class.Allows(&node) {
 			return
 		}

@@ -195,14 +195,19 @@ func (p *Plugin) afterNode(n *need, pod *corev1.Pod, oldObj, newObj any) (bool, 
 	if err != nil {
 		return true, err
 	}
-	now := binding.Find(question.Question, nodeOf(question.Question, after, csiNode))
+	judged := func(object *corev1.Node) binding.Verdict {
+		node := question.Node(object)
+		node.Migrated = migrated(csiNode)
+		return binding.Find(question.Question, node)
+	}
+	now := judged(after)
 	if !now.OK() {
 		return now.Err != nil, now.Err
 	}
 	if before == nil {
 		return true, nil
 	}
-	was := binding.Find(question.Question, nodeOf(question.Question, before, csiNode))
+	was := judged(before)
 	return !was.OK(), nil
 }
 

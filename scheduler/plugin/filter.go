@@ -33,18 +33,18 @@ func (p *Plugin) Filter(_ context.Context, cs fwk.CycleState, pod *corev1.Pod, i
 	if info.Node() == nil {
 		return fwk.AsStatus(errors.New("node not found"))
 	}
-	csiNode, err := p.csiNode(s, info.Node())
+	j := p.judges.Get().(*judge)
+	defer p.judges.Put(j)
+	csiNode, err := p.meet(&j.node, s, s.question, info.Node())
 	if err != nil {
 		return fwk.AsStatus(err)
 	}
-	j := p.judges.Get().(*judge)
-	defer p.judges.Put(j)
-	verdict := j.find(s.question, info.Node(), csiNode)
+	verdict := j.Find(s.question, &j.node)
 	if verdict.Err != nil {
 		return fwk.AsStatus(verdict.Err)
 	}
 	refusals := verdict.Refusals
-	if s.asksAttach(info.Node()) {
+	if s.asksAttach(&j.node) {
 		refusals = append(refusals, p.checkAttach(s, info, csiNode)...)
 	}
 	if len(refusals) > 0 {
@@ -53,16 +53,17 @@ func (p *Plugin) Filter(_ context.Context, cs fwk.CycleState, pod *corev1.Pod, i
 	return nil
 }
 
-// find judges a node. The verdict is valid until the judge's next.
-func (j *judge) find(q *binding.Question, node *corev1.Node, csiNode *storagev1.CSINode) *binding.Verdict {
-	j.node = nodeOf(q, node, csiNode)
-	return j.Find(q, &j.node)
-}
-
-func nodeOf(q *binding.Question, node *corev1.Node, csiNode *storagev1.CSINode) binding.Node {
-	n := q.Node(node)
+// meet makes of a node what the question is asked of. The node itself is not
+// read where the question's view remembers it: a pass over all nodes waits for
+// memory, and for little else.
+func (p *Plugin) meet(n *binding.Node, s *state, q *binding.Question, object *corev1.Node) (*storagev1.CSINode, error) {
+	*n = q.Node(object)
+	if !s.asksAttach(n) && !s.inTree() {
+		return nil, nil
+	}
+	csiNode, err := p.readCSINode(n.Name)
 	n.Migrated = migrated(csiNode)
-	return n
+	return csiNode, err
 }
 
 // migrated are the in-tree plugins that a node handles as CSI drivers.
@@ -134,23 +135,13 @@ func tenantsOf(info fwk.NodeInfo) cache.Tenants {
 	}}
 }
 
-// csiNode comes from the handle and not from the informer, because a cluster
-// autoscaler puts its simulated nodes there. nil means that it does not exist,
-// or that the pod does not care.
-func (p *Plugin) csiNode(s *state, node *corev1.Node) (*storagev1.CSINode, error) {
-	if !s.asksAttach(node) && !s.inTree() {
-		return nil, nil
-	}
-	return p.readCSINode(node.Name)
-}
-
 // asksAttach reports whether attaching the pod's volumes to the node is a question.
-func (s *state) asksAttach(node *corev1.Node) bool {
-	// The node itself is looked at last: most passes need nothing of it.
-	return len(s.wantedCSI) > 0 && (!s.unlimited || len(node.Spec.Taints) > 0)
+func (s *state) asksAttach(node *binding.Node) bool {
+	return len(s.wantedCSI) > 0 && (!s.unlimited || node.Tainted)
 }
 
-// readCSINode is nil where the node has none.
+// readCSINode is nil where the node has none. It asks the handle and not the
+// informer, because a cluster autoscaler puts its simulated nodes there.
 func (p *Plugin) readCSINode(name string) (*storagev1.CSINode, error) {
 	manager := p.handle.SharedCSIManager()
 	if manager == nil {
@@ -223,13 +214,12 @@ func (p *Plugin) Score(_ context.Context, cs fwk.CycleState, _ *corev1.Pod, info
 	if s.none || len(s.question.Pod.Delayed) == 0 {
 		return 0, nil
 	}
-	csiNode, err := p.csiNode(s, info.Node())
-	if err != nil {
-		return 0, fwk.AsStatus(err)
-	}
 	j := p.judges.Get().(*judge)
 	defer p.judges.Put(j)
-	return j.find(s.question, info.Node(), csiNode).Score(p.shape), nil
+	if _, err := p.meet(&j.node, s, s.question, info.Node()); err != nil {
+		return 0, fwk.AsStatus(err)
+	}
+	return j.Find(s.question, &j.node).Score(p.shape), nil
 }
 
 // ScoreExtensions implements fwk.ScorePlugin: scores span the whole scale as

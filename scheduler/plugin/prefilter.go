@@ -103,11 +103,10 @@ func (p *Plugin) shun(s *state, pod *corev1.Pod, nodes []fwk.NodeInfo) error {
 		if !takes(info.Node(), pod, required) {
 			continue
 		}
-		csiNode, err := p.csiNode(s, info.Node())
-		if err != nil {
+		if _, err := p.meet(&j.node, s, shunning, info.Node()); err != nil {
 			return err
 		}
-		if j.find(shunning, info.Node(), csiNode).OK() {
+		if j.Find(shunning, &j.node).OK() {
 			s.question = shunning
 			return nil
 		}

@@ -47,11 +47,11 @@ func (p *Plugin) plan(s *state, node string) (binding.BindPlan, *fwk.Status) {
 	if err != nil {
 		return binding.BindPlan{}, fwk.AsStatus(fmt.Errorf("reading node %s: %w", node, err))
 	}
-	csiNode, err := p.csiNode(s, info.Node())
-	if err != nil {
+	var met binding.Node
+	if _, err := p.meet(&met, s, s.question, info.Node()); err != nil {
 		return binding.BindPlan{}, fwk.AsStatus(err)
 	}
-	verdict := binding.Find(s.question, nodeOf(s.question, info.Node(), csiNode))
+	verdict := binding.Find(s.question, met)
 	switch {
 	case verdict.Err != nil:
 		return binding.BindPlan{}, fwk.AsStatus(verdict.Err)
