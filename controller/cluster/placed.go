@@ -106,9 +106,8 @@ func (r *placed) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	}
 	var wait time.Duration
 	var failed error
-	chosen := make(map[string]*corev1.PersistentVolume)
 	for _, c := range claims {
-		again, err := r.bind(ctx, pod, node, c, chosen)
+		again, err := r.bind(ctx, pod, node, c)
 		if err != nil {
 			failed = errors.Join(failed, fmt.Errorf("pod %s, claim %s: %w", req.NamespacedName, c.object.Name, err))
 		}
@@ -198,19 +197,18 @@ func ownedBy(pod *corev1.Pod, pvc *corev1.PersistentVolumeClaim) bool {
 }
 
 // bind gives a claim a volume of the node, or the node. It returns when to look
-// again, 0 for never. chosen are the volumes that other claims of the pod took.
-func (r *placed) bind(ctx context.Context, pod *corev1.Pod, node *corev1.Node, c delayedClaim, chosen map[string]*corev1.PersistentVolume) (time.Duration, error) {
+// again, 0 for never.
+func (r *placed) bind(ctx context.Context, pod *corev1.Pod, node *corev1.Node, c delayedClaim) (time.Duration, error) {
 	so := r.course(pod, c)
 	if done, err := r.reserved(ctx, c, so); done || err != nil {
 		return 0, err
 	}
-	pv, err := r.match(ctx, node, c, chosen)
+	pv, err := r.match(ctx, node, c, r.taken(pod, c))
 	switch {
 	case err != nil:
 		return 0, err
 	case pv != nil:
 		so.volume = pv.Name
-		chosen[pv.Name] = pv
 		return 0, r.reserve(ctx, pod, node, c, pv)
 	case c.class.Provisioner == "" || c.class.Provisioner == volume.NoProvisioner:
 		r.refuse(pod, c, fmt.Sprintf("no available volume of class %s that fits can be reached from node %s", c.class.Name, node.Name))
@@ -273,9 +271,21 @@ func (r *placed) reserved(ctx context.Context, c delayedClaim, so *course) (bool
 	return false, nil
 }
 
+// taken are the volumes that other claims of the pod took, which the cache need
+// not show yet.
+func (r *placed) taken(pod *corev1.Pod, c delayedClaim) map[string]*corev1.PersistentVolume {
+	out := make(map[string]*corev1.PersistentVolume)
+	for uid, so := range r.courses[client.ObjectKeyFromObject(pod)] {
+		if uid != c.object.UID && so.volume != "" {
+			out[so.volume] = nil
+		}
+	}
+	return out
+}
+
 // match is the smallest free volume that fits, or one that is reserved for the
 // claim; nil for none.
-func (r *placed) match(ctx context.Context, node *corev1.Node, c delayedClaim, chosen map[string]*corev1.PersistentVolume) (*corev1.PersistentVolume, error) {
+func (r *placed) match(ctx context.Context, node *corev1.Node, c delayedClaim, taken map[string]*corev1.PersistentVolume) (*corev1.PersistentVolume, error) {
 	var list corev1.PersistentVolumeList
 	if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing PersistentVolumes: %w", err)
@@ -284,7 +294,7 @@ func (r *placed) match(ctx context.Context, node *corev1.Node, c delayedClaim, c
 	for i := range list.Items {
 		all = append(all, &list.Items[i])
 	}
-	pv, err := storagehelpers.FindMatchingVolume(c.object, all, node, chosen, true, true)
+	pv, err := storagehelpers.FindMatchingVolume(c.object, all, node, taken, true, true)
 	if err != nil {
 		return nil, fmt.Errorf("looking for a volume: %w", err)
 	}

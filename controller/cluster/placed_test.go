@@ -278,6 +278,28 @@ func TestPlacedReservesOnce(t *testing.T) {
 	}
 }
 
+// TestPlacedTakesNoVolumeTwice: nor does another claim of the pod get it, that
+// comes before the reservation is seen.
+func TestPlacedTakesNoVolumeTwice(t *testing.T) {
+	w := newPlacedWorld(t, makeClaim("data", gi, byHand), makeFree("x", "a", 2*gi), makePlaced("data", "logs"))
+	w.mustLook()
+	for _, o := range []client.Object{makeClaim("logs", gi, byHand), makeFree("y", "a", 4*gi)} {
+		if err := w.api.Create(context.Background(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lagging := w.cache.volumes
+	w.cache.sync(t)
+	lagging.Items = append(lagging.Items, *makeFree("y", "a", 4*gi))
+	w.cache.volumes = lagging
+	if _, err := w.look(); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff(map[string]string{"data": "volume x", "logs": "volume y"}, w.became()); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
 // staleClaims is a cache that has not seen a claim's last change.
 type staleClaims struct {
 	client.WithWatch

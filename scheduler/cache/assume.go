@@ -86,6 +86,19 @@ func (c *Cache) forget(plan binding.BindPlan, owner string) {
 	c.wakeRun()
 }
 
+// AssumedByAnother reports whether a pod other than owner has the volume in its
+// plan.
+func (c *Cache) AssumedByAnother(volume, owner string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a := c.volumes.assumed[volume]
+	if a == nil {
+		return false
+	}
+	_, mine := a.owners[owner]
+	return len(a.owners) > 1 || !mine && len(a.owners) > 0
+}
+
 // WroteVolume notes that the API server accepted a volume's claimRef.
 func (c *Cache) WroteVolume(pv *corev1.PersistentVolume) {
 	c.mu.Lock()

@@ -38,14 +38,7 @@ type awaitCase struct {
 }
 
 func (tc *awaitCase) plan(k caseName) binding.BindPlan {
-	plan := binding.BindPlan{Node: "n1"}
-	for _, b := range tc.binds {
-		claim, pv, _ := strings.Cut(b, " ")
-		plan.Binds = append(plan.Binds, k.bind(claim, pv))
-	}
-	for _, s := range tc.selects {
-		plan.Selects = append(plan.Selects, k.sel(s))
-	}
+	plan := k.planOf(tc.binds, tc.selects)
 	if tc.change != nil {
 		tc.change(&plan)
 	}

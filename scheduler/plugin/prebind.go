@@ -49,7 +49,7 @@ func (p *Plugin) bind(ctx context.Context, pod *corev1.Pod, plan binding.BindPla
 		err = p.await(ctx, waiter, pod, plan, written)
 	}
 	if err != nil {
-		p.undo(ctx, plan, written)
+		p.undo(ctx, pod, plan, written)
 	}
 	return err
 }

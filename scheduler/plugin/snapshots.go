@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -19,6 +20,12 @@ import (
 // snapshotContents is what external-snapshotter's VolumeSnapshotContents are
 // served as.
 var snapshotContents = schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: "volumesnapshotcontents"}
+
+// firstSight is how long the first claim that is made from a snapshot waits for
+// the snapshots to be read. It would otherwise be judged without its source, and
+// could go to a node that has not got it. Where there is nothing to read, one
+// claim in a scheduler's life waits in vain.
+const firstSight = 2 * time.Second
 
 // bySnapshot indexes contents by their VolumeSnapshot.
 const bySnapshot = "snapshot"
@@ -102,6 +109,9 @@ func (s *snapshots) watch() {
 	s.informer = informer
 	s.mu.Unlock()
 	go informer.RunWithContext(s.ctx)
+	ctx, cancel := context.WithTimeout(s.ctx, firstSight)
+	defer cancel()
+	toolscache.WaitForCacheSync(ctx.Done(), informer.HasSynced)
 }
 
 // snapshotOf is the index function of bySnapshot.

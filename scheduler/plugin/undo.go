@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -22,12 +23,15 @@ const undoTimeout = 10 * time.Second
 // written: once the PV controller has begun to bind, its hand is on the volume
 // and the binding goes on. A claim's selected node is never taken back: a
 // provisioner may be at work on it.
-func (p *Plugin) undo(ctx context.Context, plan binding.BindPlan, w writes) {
+//
+// A volume that another pod has assumed meanwhile, for the same claim, stays
+// reserved: that pod is on its way to it.
+func (p *Plugin) undo(ctx context.Context, pod *corev1.Pod, plan binding.BindPlan, w writes) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
 	logger := klog.FromContext(ctx)
 	for _, b := range plan.Binds {
-		if !w.mine[b.Volume] {
+		if !w.mine[b.Volume] || p.cache.AssumedByAnother(b.Volume, string(pod.UID)) {
 			continue
 		}
 		patch, err := undoPatch(w.volumes[b.Volume])

@@ -31,7 +31,13 @@ func TestUndo(t *testing.T) {
 		"given up":       {reason: "nobody has touched it", before: func(*cycle) {}, wantFree: true},
 		"binding begun":  {reason: "the PV controller has its hand on it", before: func(cy *cycle) { pv := cy.volume("vol"); pv.Status.Phase = corev1.VolumeBound; cy.put(pv) }},
 		"volume deleted": {reason: "there is nothing to give back", before: func(cy *cycle) { cy.delete(cy.volume("vol")) }, wantFree: true},
-		"a person's":     {reason: "who reserved it by hand keeps it reserved", person: true, before: func(*cycle) {}},
+		"another pod's": {reason: "a pod of the same claim counts on it", before: func(cy *cycle) {
+			second, _ := cy.judge(makePod("second", "sta"))
+			if s := second.reserve("n1"); !s.IsSuccess() {
+				t.Error(s)
+			}
+		}},
+		"a person's": {reason: "who reserved it by hand keeps it reserved", person: true, before: func(*cycle) {}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -137,8 +143,9 @@ func TestSnapshots(t *testing.T) {
 	changed := make(chan struct{}, 16)
 	s := newSnapshots(t.Context(), nil, func() { changed <- struct{}{} })
 	s.client = func() (dynamic.Interface, error) { return client, nil }
-	if _, ok := s.NodeOf("default", "monday"); ok {
-		t.Log("the watch was faster than the question")
+	// The first question is answered, not only begun to be looked into.
+	if node, ok := s.NodeOf("default", "monday"); !ok || node != "n1" {
+		t.Errorf("the first question is answered with %q", node)
 	}
 	<-changed
 	<-changed

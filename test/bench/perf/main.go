@@ -100,6 +100,9 @@ func (o *options) validate() (*regexp.Regexp, error) {
 		}
 		*dir = abs
 	}
+	if over := len(o.workDir) + len(socketBelow) - socketMax; over > 0 {
+		errs = append(errs, fmt.Errorf("--work-dir: %s is %d bytes too long: a unix socket has to lie below it; give a shorter one", o.workDir, over))
+	}
 	if _, err := os.Stat(filepath.Join(o.binDir, "berth-sandbox")); err != nil {
 		errs = append(errs, fmt.Errorf("--bin-dir: %w; `make build-berth-sandbox` builds it", err))
 	}

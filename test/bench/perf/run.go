@@ -90,14 +90,27 @@ func writeEtcd(o options) error {
 	return nil
 }
 
+// tempPattern is of a run's folder for temporary files: short, and not below the
+// run's own, because scheduler_perf puts etcd's socket below it.
+const tempPattern = "t*"
+
+// socketMax is how many bytes the path of a unix socket may have (unix(7)), and
+// socketBelow is where that socket lies below the work folder, at its longest.
+const (
+	socketMax   = 107
+	socketBelow = "/t0000000000/integration_test_etcd_data0000000000/etcd.sock"
+)
+
 // child runs a workload once, in a process and a folder of its own.
 func child(ctx context.Context, o options, w workload, s rig.Scheduler, i int) (float64, error) {
 	dir := filepath.Join(o.workDir, fmt.Sprintf("%s-%s-%d", w.name, s, i+1))
-	results, temp := filepath.Join(dir, "results"), filepath.Join(dir, "tmp")
-	for _, d := range []string{results, temp} {
-		if err := os.MkdirAll(d, 0o700); err != nil {
-			return 0, fmt.Errorf("making the folder of a run: %w", err)
-		}
+	results := filepath.Join(dir, "results")
+	if err := os.MkdirAll(results, 0o700); err != nil {
+		return 0, fmt.Errorf("making the folder of a run: %w", err)
+	}
+	temp, err := os.MkdirTemp(o.workDir, tempPattern)
+	if err != nil {
+		return 0, fmt.Errorf("making the folder of a run: %w", err)
 	}
 	config, err := configure(dir, w, s)
 	if err != nil {
