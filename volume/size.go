@@ -3,6 +3,8 @@ package volume
 import (
 	"fmt"
 	"math"
+
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // Sizes are int64 bytes everywhere, as in CSI's CapacityRange.
@@ -37,6 +39,16 @@ func AddSaturating(a, b int64) int64 {
 		return math.MaxInt64
 	}
 	return a + b
+}
+
+// Bytes is a quantity in whole bytes, rounded up: 0 at least, and the largest
+// int64 where it does not fit. Quantity.Value is 0 or below there (100E, 2^63),
+// and anybody may make a claim of that size.
+func Bytes(q resource.Quantity) int64 {
+	if q.CmpInt64(math.MaxInt64) >= 0 {
+		return math.MaxInt64
+	}
+	return max(q.Value(), 0)
 }
 
 // FormatBytes writes a size for a person: the largest binary unit that leaves

@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/big"
 	"testing"
+
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // FuzzRoundUp holds RoundUp against the same sum in big integers.
@@ -45,6 +47,31 @@ func TestFormatBytes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if got := FormatBytes(tc.in); got != tc.want {
 				t.Errorf("%s: got %q, want %q", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+func TestBytes(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		want   int64
+	}{
+		"1Gi":                  {"as it says", GiB},
+		"1500m":                {"a part of a byte needs a whole one", 2},
+		"0":                    {"nothing", 0},
+		"-1Gi":                 {"no API takes it, and nothing is less than nothing", 0},
+		"9223372036854775807":  {"the largest that fits", math.MaxInt64},
+		"9223372036854775808":  {"one more is not the least of all numbers", math.MaxInt64},
+		"8Ei":                  {"nor in another unit", math.MaxInt64},
+		"100E":                 {"nor 0, as Quantity.Value has it", math.MaxInt64},
+		"1e30":                 {"nor with an exponent", math.MaxInt64},
+		"-9223372036854775809": {"below all numbers is nothing", 0},
+	}
+	for in, tc := range cases {
+		t.Run(in, func(t *testing.T) {
+			if got := Bytes(resource.MustParse(in)); got != tc.want {
+				t.Errorf("%s: got %d, want %d", tc.reason, got, tc.want)
 			}
 		})
 	}

@@ -34,7 +34,7 @@ func readClaim(driver string, pvc *corev1.PersistentVolumeClaim) (claim, bool) {
 	return claim{
 		uid: pvc.UID, name: types.NamespacedName{Namespace: pvc.Namespace, Name: pvc.Name}, version: pvc.ResourceVersion,
 		class: storagehelpers.GetPersistentVolumeClaimClass(pvc), selected: selected, bound: pvc.Spec.VolumeName,
-		bytes: request.Value(), deleting: pvc.DeletionTimestamp != nil, lost: pvc.Status.Phase == corev1.ClaimLost,
+		bytes: volume.Bytes(request), deleting: pvc.DeletionTimestamp != nil, lost: pvc.Status.Phase == corev1.ClaimLost,
 		refused: refused(pvc), object: pvc,
 	}, true
 }

@@ -203,7 +203,7 @@ func ready(n *corev1.Node) bool {
 
 func readVolume(pv *corev1.PersistentVolume) made {
 	capacity := pv.Spec.Capacity[corev1.ResourceStorage]
-	v := made{bytes: capacity.Value()}
+	v := made{bytes: volume.Bytes(capacity)}
 	v.pool, v.allocation = volume.NumberOf(pv.Annotations)
 	if pv.Spec.ClaimRef != nil {
 		v.claim = pv.Spec.ClaimRef.UID
@@ -222,10 +222,10 @@ func readCapacity(c *storagev1.CSIStorageCapacity) (offer, bool) {
 		capacity: math.MaxInt64, maximum: math.MaxInt64,
 	}
 	if c.Capacity != nil {
-		o.capacity = c.Capacity.Value()
+		o.capacity = volume.Bytes(*c.Capacity)
 	}
 	if c.MaximumVolumeSize != nil {
-		o.maximum = c.MaximumVolumeSize.Value()
+		o.maximum = volume.Bytes(*c.MaximumVolumeSize)
 	}
 	if o.pool, o.allocation = volume.NumberOf(c.Annotations); o.allocation == volume.Unnumbered {
 		o.pool = "object " + o.key

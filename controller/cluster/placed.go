@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -146,7 +145,7 @@ func (r *placed) unbound(ctx context.Context, pod *corev1.Pod) ([]delayedClaim, 
 		}
 	}
 	slices.SortStableFunc(out, func(a, b delayedClaim) int {
-		return cmp.Compare(a.object.Spec.Resources.Requests.Storage().Value(), b.object.Spec.Resources.Requests.Storage().Value())
+		return a.object.Spec.Resources.Requests.Storage().Cmp(*b.object.Spec.Resources.Requests.Storage())
 	})
 	return out, nil
 }
@@ -202,6 +201,14 @@ func (r *placed) bind(ctx context.Context, pod *corev1.Pod, node *corev1.Node, c
 	so := r.course(pod, c)
 	if done, err := r.reserved(ctx, c, so); done || err != nil {
 		return 0, err
+	}
+	// Another pod of the claim, on whatever node, may have got it a volume.
+	for _, claims := range r.courses {
+		if other := claims[c.object.UID]; other != nil && other != so {
+			if done, err := r.reserved(ctx, c, other); done || err != nil {
+				return 0, err
+			}
+		}
 	}
 	pv, err := r.match(ctx, node, c, r.taken(pod, c))
 	switch {

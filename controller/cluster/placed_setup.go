@@ -3,14 +3,17 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
+	storagehelpers "k8s.io/component-helpers/storage/volume"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -39,6 +42,8 @@ func setupPlaced(mgr manager.Manager, r *Reconciler) error {
 		Named("placed").
 		For(&corev1.Pod{}).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(p.podsOf), builder.WithPredicates(claimComesBack())).
+		// A node's labels are its topology.
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(p.podsOn), builder.WithPredicates(onChange(labelsChanged))).
 		// What any waiting pod may have waited for: a volume, a class, or a driver.
 		Watches(&corev1.PersistentVolume{}, handler.EnqueueRequestsFromMapFunc(p.pods), builder.WithPredicates(volumeBecomesFree())).
 		Watches(&storagev1.StorageClass{}, handler.EnqueueRequestsFromMapFunc(p.pods)).
@@ -66,6 +71,15 @@ func (r *placed) pods(ctx context.Context, _ client.Object) []reconcile.Request 
 	return r.requests(ctx, func(*corev1.Pod) bool { return true })
 }
 
+// podsOn are those of a node.
+func (r *placed) podsOn(ctx context.Context, node client.Object) []reconcile.Request {
+	return r.requests(ctx, func(pod *corev1.Pod) bool { return pod.Spec.NodeName == node.GetName() })
+}
+
+func labelsChanged(before, after client.Object) bool {
+	return !maps.Equal(before.GetLabels(), after.GetLabels())
+}
+
 // podsOf are those that use a claim.
 func (r *placed) podsOf(ctx context.Context, pvc client.Object) []reconcile.Request {
 	return r.requests(ctx, func(pod *corev1.Pod) bool {
@@ -89,12 +103,18 @@ func (r *placed) requests(ctx context.Context, wanted func(*corev1.Pod) bool) []
 	return out
 }
 
-// claimComesBack lets new claims pass, and those whose node was given back.
+// claimComesBack lets new claims pass, those whose node was given back, and those
+// that get their class late.
 func claimComesBack() predicate.Predicate {
 	return predicate.Funcs{
 		DeleteFunc: func(event.DeleteEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
-			return e.ObjectOld.GetAnnotations()[volume.AnnSelectedNode] != "" && e.ObjectNew.GetAnnotations()[volume.AnnSelectedNode] == ""
+			if e.ObjectOld.GetAnnotations()[volume.AnnSelectedNode] != "" && e.ObjectNew.GetAnnotations()[volume.AnnSelectedNode] == "" {
+				return true
+			}
+			before, ok := e.ObjectOld.(*corev1.PersistentVolumeClaim)
+			after, okay := e.ObjectNew.(*corev1.PersistentVolumeClaim)
+			return ok && okay && storagehelpers.GetPersistentVolumeClaimClass(before) != storagehelpers.GetPersistentVolumeClaimClass(after)
 		},
 	}
 }
@@ -109,6 +129,10 @@ func volumeBecomesFree() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(e event.CreateEvent) bool { return free(e.Object) },
 		DeleteFunc: func(event.DeleteEvent) bool { return false },
-		UpdateFunc: func(e event.UpdateEvent) bool { return free(e.ObjectNew) && !free(e.ObjectOld) },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, ok := e.ObjectOld.(*corev1.PersistentVolume)
+			after, okay := e.ObjectNew.(*corev1.PersistentVolume)
+			return ok && okay && free(after) && (!free(before) || !maps.Equal(before.Labels, after.Labels) || !apiequality.Semantic.DeepEqual(before.Spec, after.Spec))
+		},
 	}
 }

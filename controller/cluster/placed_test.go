@@ -361,8 +361,26 @@ func TestPlacedWoken(t *testing.T) {
 	if p := claimComesBack(); !p.Update(back) || p.Update(taken) || !p.Create(event.CreateEvent{}) || p.Delete(event.DeleteEvent{}) {
 		t.Error("a claim passes when it is new and when it is given back")
 	}
-	free, used := makeFree("pv", "a", gi), makeFree("pv", "a", gi)
+	classless := makeClaim("data", gi)
+	classless.Spec.StorageClassName = nil
+	if !claimComesBack().Update(event.UpdateEvent{ObjectOld: classless, ObjectNew: makeClaim("data", gi)}) {
+		t.Error("a claim passes when it gets its class")
+	}
+	if !onChange(labelsChanged).Update(event.UpdateEvent{ObjectOld: &corev1.Node{}, ObjectNew: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{volume.LabelZone: "z"}}}}) {
+		t.Error("a node passes when its labels change")
+	}
+	if diff := cmp.Diff([]string{"other", "web"}, names(w.p.podsOn(context.Background(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}))); diff != "" {
+		t.Errorf("a node brings its pods (-want +got)\n%s", diff)
+	}
+	if got := names(w.p.podsOn(context.Background(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b"}})); len(got) != 0 {
+		t.Errorf("another node brings %v", got)
+	}
+	free, used, red := makeFree("pv", "a", gi), makeFree("pv", "a", gi), makeFree("pv", "a", gi)
 	used.Status.Phase = corev1.VolumeBound
+	red.Labels = map[string]string{"color": "red"}
+	if !volumeBecomesFree().Update(event.UpdateEvent{ObjectOld: free, ObjectNew: red}) {
+		t.Error("a free volume passes when a selector may match it")
+	}
 	if p := volumeBecomesFree(); !p.Update(event.UpdateEvent{ObjectOld: used, ObjectNew: free}) ||
 		p.Update(event.UpdateEvent{ObjectOld: free, ObjectNew: free}) || p.Create(event.CreateEvent{Object: used}) || !p.Create(event.CreateEvent{Object: free}) {
 		t.Error("a volume passes when it becomes available")

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -64,6 +65,10 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Clock == nil {
 		c.Clock = clock.RealClock{}
+	}
+	if c.LeaseDuration <= c.RenewDeadline || float64(c.RenewDeadline) <= leaderelection.JitterFactor*float64(c.RetryPeriod) {
+		return c, fmt.Errorf("cluster: the lease duration %s must be above the renew deadline %s, and that above %.1f times the retry period %s",
+			c.LeaseDuration, c.RenewDeadline, leaderelection.JitterFactor, c.RetryPeriod)
 	}
 	return c, nil
 }
@@ -170,9 +175,9 @@ func claimMatters(driver string) predicate.Predicate {
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, was := read(e.ObjectOld)
 			after, is := read(e.ObjectNew)
-			// A claim that waits passes with every change: its write may have met an
-			// older version.
-			return was != is || before != after || is && after.selected == "" && after.bound == ""
+			// A claim without a volume passes with every change: a write to it may have
+			// met an older version.
+			return was != is || before != after || is && after.bound == ""
 		},
 	}
 }

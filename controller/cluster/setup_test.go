@@ -1,7 +1,9 @@
 package cluster
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -27,6 +29,7 @@ func TestClaimMatters(t *testing.T) {
 		"bound":       {"a bound claim holds nothing", changes{selectedFor("a")}, changes{selectedFor("a"), bound}, true},
 		"becomes own": {"the provisioner is written after the claim", changes{foreign}, nil, true},
 		"waiting":     {"a write may have met the older version", nil, changes{labelled}, true},
+		"released":    {"the write that takes a selection back may have met the older version", changes{selectedFor("a")}, changes{selectedFor("a"), labelled}, true},
 		"steady":      {"labels of a bound claim are nothing to a round", changes{selectedFor("a"), bound}, changes{selectedFor("a"), bound, labelled}, false},
 		"foreign":     {"claims of others are theirs", changes{foreign}, changes{foreign, labelled}, false},
 	}
@@ -68,6 +71,31 @@ func TestNodeChanged(t *testing.T) {
 			got := nodeChanged(nodeBefore, nodeAfter) || driversChanged(csiBefore, csiAfter)
 			if got != tc.want {
 				t.Errorf("%s: changed %t", tc.reason, got)
+			}
+		})
+	}
+}
+
+// TestConfigThatCannotRun: what leader election would refuse again and again is
+// said at once.
+func TestConfigThatCannotRun(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		config Config
+		want   string
+	}{
+		"defaults":     {reason: "they fit each other"},
+		"lease short":  {"another would take the Lease while it is renewed", Config{LeaseDuration: 5 * time.Second, RenewDeadline: 10 * time.Second}, "lease duration 5s must be above the renew deadline 10s"},
+		"lease equal":  {"as short", Config{LeaseDuration: 10 * time.Second}, "lease duration 10s"},
+		"renew short":  {"there is no time for a second try", Config{RetryPeriod: 9 * time.Second}, "retry period 9s"},
+		"renew enough": {reason: "a fifth more is enough", config: Config{RetryPeriod: 8 * time.Second}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			tc.config.Driver = volume.DriverName
+			_, err := tc.config.withDefaults()
+			if (err != nil) != (tc.want != "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%s: got %v, want %q", tc.reason, err, tc.want)
 			}
 		})
 	}

@@ -61,10 +61,10 @@ type sizes struct {
 
 func sizesOf(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) sizes {
 	return sizes{
-		asked: claim.Spec.Resources.Requests.Storage().Value(),
-		has:   claim.Status.Capacity.Storage().Value(),
-		tried: claim.Status.AllocatedResources.Storage().Value(),
-		pv:    pv.Spec.Capacity.Storage().Value(),
+		asked: volume.Bytes(*claim.Spec.Resources.Requests.Storage()),
+		has:   volume.Bytes(*claim.Status.Capacity.Storage()),
+		tried: volume.Bytes(*claim.Status.AllocatedResources.Storage()),
+		pv:    volume.Bytes(*pv.Spec.Capacity.Storage()),
 	}
 }
 

@@ -20,7 +20,7 @@ func becomeInProgress(claim *corev1.PersistentVolumeClaim, size int64, now time.
 
 // isInProgress reports that becomeInProgress would change nothing that matters.
 func isInProgress(claim *corev1.PersistentVolumeClaim, size int64) bool {
-	return claim.Status.AllocatedResources.Storage().Value() == size &&
+	return volume.Bytes(*claim.Status.AllocatedResources.Storage()) == size &&
 		claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] == corev1.PersistentVolumeClaimControllerResizeInProgress
 }
 
@@ -80,7 +80,7 @@ func growVolume(pv *corev1.PersistentVolume, size int64, before *resource.Quanti
 			changed = true
 		}
 	}
-	if pv.Spec.Capacity.Storage().Value() < size {
+	if volume.Bytes(*pv.Spec.Capacity.Storage()) < size {
 		if pv.Spec.Capacity == nil {
 			pv.Spec.Capacity = make(corev1.ResourceList, 1)
 		}

@@ -44,12 +44,12 @@ func buildRequest(in requestInput) (*csi.CreateVolumeRequest, error) {
 		return nil, err
 	}
 	size := in.claim.Spec.Resources.Requests[corev1.ResourceStorage]
-	if size.Value() <= 0 {
+	if size.Sign() <= 0 {
 		return nil, fmt.Errorf("spec.resources.requests.storage is %s; ask for at least one byte", size.String())
 	}
 	request := &csi.CreateVolumeRequest{
 		Name:               volume.PVName(string(in.claim.UID)),
-		CapacityRange:      &csi.CapacityRange{RequiredBytes: size.Value()},
+		CapacityRange:      &csi.CapacityRange{RequiredBytes: volume.Bytes(size)},
 		VolumeCapabilities: capabilities,
 		Parameters:         parameters,
 	}

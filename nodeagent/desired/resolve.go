@@ -220,10 +220,10 @@ func growTo(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) in
 		return 0
 	}
 	if size, ok := claim.Status.AllocatedResources[corev1.ResourceStorage]; ok {
-		return size.Value()
+		return volume.Bytes(size)
 	}
 	size := pv.Spec.Capacity[corev1.ResourceStorage]
-	return size.Value()
+	return volume.Bytes(size)
 }
 
 // podInfo is the volume context that CSIDriver.spec.podInfoOnMount adds.

@@ -3,8 +3,8 @@
 // PersistentVolumes to bind, the claims to provision there, or the reasons why
 // the node is refused.
 //
-// It is pure: no client, clock, logger or lock. scheduler/cache gathers what it
-// reads and scheduler/plugin performs the BindPlan that it returns. All claims
+// It is pure: no client, clock or logger, and no lock but around the texts of
+// refusals, which are made once. scheduler/cache gathers what it reads and scheduler/plugin performs the BindPlan that it returns. All claims
 // of a pod are judged together: two claims never get one volume, and what a
 // pod's claims take from one pool is summed over classes.
 //

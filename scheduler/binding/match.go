@@ -82,9 +82,12 @@ func firstFree(volumes []*Volume, taken []Binding) *Volume {
 }
 
 // leavesMax bounds the search to all choices of a pod of 12 claims that could
-// each be matched or provisioned. Beyond that the best matching found first
-// decides alone.
+// each be matched or provisioned. Beyond that the choices that came first decide,
+// which begin with the best matching.
 const leavesMax = 1 << 12
+
+// searchStepsMax bounds what all choices may cost in steps of packing.
+const searchStepsMax = 1 << 16
 
 // search looks for a complete answer where greedy has none: which claims take
 // a free volume (by augmenting paths, so that a claim with one choice gets it)
@@ -101,6 +104,11 @@ type search struct {
 	// held is the volume that a claim holds, by position in order.
 	held   []*Volume
 	leaves int
+	// steps are those of packing, over all leaves.
+	steps int
+	// one: the claims that could be provisioned share one segment, so that the
+	// first complete try decides.
+	one bool
 
 	// first is what the first complete try left to provision, for the refusal.
 	first []*option
@@ -126,7 +134,25 @@ func newSearch(options []option, p *packing) *search {
 		}
 		return cmp.Compare(b.claim.Request, a.claim.Request)
 	})
+	s.one = oneSegment(options)
 	return s
+}
+
+// oneSegment reports whether all claims that could be provisioned ask the same
+// segment, and that alone.
+func oneSegment(options []option) bool {
+	var first *Segment
+	for i := range options {
+		o := &options[i]
+		switch {
+		case !o.provisions:
+			continue
+		case o.unchecked || o.shunned || len(o.segments) != 1 || first != nil && o.segments[0] != first:
+			return false
+		}
+		first = o.segments[0]
+	}
+	return true
 }
 
 // run returns the first complete answer.
@@ -137,7 +163,7 @@ func (s *search) from(k int, rest []*option) (Verdict, bool) {
 	if k == len(s.order) {
 		return s.leaf(rest)
 	}
-	if s.leaves >= leavesMax {
+	if s.leaves >= leavesMax || s.steps >= searchStepsMax || s.one && s.leaves > 0 {
 		return Verdict{}, false
 	}
 	holder, held := maps.Clone(s.holder), slices.Clone(s.held)
@@ -165,6 +191,7 @@ func (s *search) leaf(rest []*option) (Verdict, bool) {
 		s.first, s.tried = rest, true
 	}
 	provisions, ok := s.packing.fit(rest)
+	s.steps += s.packing.steps
 	if !ok {
 		return Verdict{}, false
 	}

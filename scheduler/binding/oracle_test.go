@@ -173,3 +173,49 @@ func TestFindAgainstEveryChoice(t *testing.T) {
 		t.Errorf("poor cases: %d feasible, %d not, %d beyond the greedy answer", yes, no, beyondGreedy)
 	}
 }
+
+// TestSearchIsBounded: a pod of many claims that do not fit, where each could be
+// matched or provisioned, costs a bounded number of steps on a node.
+func TestSearchIsBounded(t *testing.T) {
+	cases := map[string]struct {
+		reason       string
+		claims, most int
+		pools        int
+	}{
+		"one pool":   {"the first complete try decides", 24, 48, 1},
+		"four pools": {"the steps of all tries are counted together", 24, searchStepsMax + stepsMax, 4},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			w := world{segments: map[string][]segmentAt{}}
+			var claims []Claim
+			for i := range tc.claims {
+				claims = append(claims, Claim{Key: fmt.Sprintf("ns/c%02d", i), UID: fmt.Sprint(i), Class: Class{Name: "A", Provisions: true, TracksCapacity: true}, Request: 10, HasRequest: true})
+				if i%2 == 0 {
+					w.volumes = append(w.volumes, &Volume{Name: fmt.Sprint("v", i), Class: "A", Capacity: 100})
+				}
+			}
+			for i := range tc.pools {
+				w.segments["A"] = append(w.segments["A"], segmentAt{"n1", Segment{Pool: fmt.Sprint("P", i), Available: int64(10 * (tc.claims/2 - 1) / tc.pools)}})
+			}
+			q := NewQuestion(NewPod(nil, claims), w)
+			node := Node{Name: "n1", Labels: map[string]string{"host": "n1"}}
+			options := make([]option, len(claims))
+			var j Judge
+			for i := range claims {
+				options[i].reset(&q.Pod.Delayed[i])
+				if r, refused := j.gather(&options[i], q, i, &node); refused {
+					t.Fatal(r)
+				}
+			}
+			var p packing
+			s := newSearch(options, &p)
+			if v, found := s.run(); found {
+				t.Fatalf("it fits: %v", v)
+			}
+			if s.steps > tc.most {
+				t.Errorf("%s: %d steps, want at most %d", tc.reason, s.steps, tc.most)
+			}
+		})
+	}
+}

@@ -15,9 +15,6 @@ type Bind struct {
 // Select is one claim to be provisioned on the plan's node.
 type Select struct {
 	Claim, ClaimUID string
-	Class           string
-	// Bytes is what the claim asks for.
-	Bytes int64
 }
 
 // BindPlan is what has to be written for a pod's volumes on a node. It is
@@ -36,7 +33,7 @@ func Plan(node string, v Verdict) BindPlan {
 		p.Binds = append(p.Binds, Bind{b.Claim.Key, b.Claim.UID, b.Volume.Name, b.Volume.UID})
 	}
 	for _, s := range v.Provisions {
-		p.Selects = append(p.Selects, Select{s.Claim.Key, s.Claim.UID, s.Claim.Class.Name, s.Claim.Request})
+		p.Selects = append(p.Selects, Select{s.Claim.Key, s.Claim.UID})
 	}
 	slices.SortFunc(p.Binds, func(a, b Bind) int { return strings.Compare(a.Claim, b.Claim) })
 	slices.SortFunc(p.Selects, func(a, b Select) int { return strings.Compare(a.Claim, b.Claim) })

@@ -3,6 +3,8 @@ package binding
 import (
 	"math"
 	"math/bits"
+
+	"github.com/berth-storage/berth/volume"
 )
 
 // scoreScale turns the scores of a Shape, 0 to 10, into those of a Score plugin.
@@ -75,8 +77,8 @@ func (v *Verdict) Score(shape Shape) int64 {
 	}
 	for _, b := range v.Bindings {
 		u := at(b.Claim.Class.Name)
-		u.requested += b.Claim.Request
-		u.capacity += b.Volume.Capacity
+		u.requested = volume.AddSaturating(u.requested, b.Claim.Request)
+		u.capacity = volume.AddSaturating(u.capacity, b.Volume.Capacity)
 	}
 	if len(v.Bindings) == 0 {
 		for i, p := range v.Provisions {
@@ -84,9 +86,9 @@ func (v *Verdict) Score(shape Shape) int64 {
 				continue
 			}
 			u := at(p.Claim.Class.Name)
-			u.requested += p.Claim.Request
+			u.requested = volume.AddSaturating(u.requested, p.Claim.Request)
 			if !v.countedBefore(i) {
-				u.capacity += p.Segment.room()
+				u.capacity = volume.AddSaturating(u.capacity, p.Segment.room())
 			}
 		}
 	}

@@ -10,8 +10,8 @@ import (
 )
 
 // Assume makes a plan visible to every later decision, on behalf of the pod
-// with the UID owner. It may be repeated. Where any step no longer holds, it
-// changes nothing and says which.
+// with the UID owner. It may be repeated. Where any step no longer holds, it says
+// which, and the pod has no part in the plan any more.
 func (c *Cache) Assume(plan binding.BindPlan, owner string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

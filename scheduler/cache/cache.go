@@ -97,7 +97,7 @@ func New(f informers.SharedInformerFactory, o Options) (*Cache, error) {
 		{core.PersistentVolumes().Informer(), c.observeVolume, nil},
 		{storage.CSIStorageCapacities().Informer(), c.observeCapacity, nil},
 		{core.Nodes().Informer(), c.observeNode, nil},
-		{core.Pods().Informer(), c.observePod, func(any, any) bool { return true }},
+		{core.Pods().Informer(), c.observePod, sameObject},
 		{storage.StorageClasses().Informer(), c.observeClass, nil},
 		{storage.CSINodes().Informer(), c.observeCSINode, nil},
 		{storage.VolumeAttachments().Informer(), c.observeAttachment, nil},

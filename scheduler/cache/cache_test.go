@@ -118,7 +118,7 @@ func numbers(pool, n string) map[string]string {
 }
 
 func planU1() binding.BindPlan {
-	return binding.BindPlan{Node: "n1", Selects: []binding.Select{{Claim: "default/c", ClaimUID: "u1", Class: "A", Bytes: 30}}}
+	return binding.BindPlan{Node: "n1", Selects: []binding.Select{{Claim: "default/c", ClaimUID: "u1"}}}
 }
 
 func TestFirstSnapshotReadsTheStores(t *testing.T) {

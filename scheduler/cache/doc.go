@@ -14,8 +14,8 @@
 // capacity objects and reservations, so that a restart rebuilds it from the API.
 //
 // A pass over the nodes compares numbers: the atlas numbers the label values that
-// nodes and places have, each index has a page for each number, and the informer's
-// own label map says which numbers a node has.
+// nodes and places have, each index has a page for each number, and the
+// address of the informer's own Node says which numbers a node has.
 //
 // What a snapshot shares: the trees of its indexes are copied on write, the
 // values in them are replaced and never changed.

@@ -24,7 +24,7 @@ func factsOfClaim(pvc *corev1.PersistentVolumeClaim) claimFacts {
 	return claimFacts{
 		uid: string(pvc.UID), class: binding.ClassName(pvc), version: pvc.ResourceVersion,
 		selected: pvc.Annotations[volume.AnnSelectedNode], volumeName: pvc.Spec.VolumeName,
-		lost: pvc.Status.Phase == corev1.ClaimLost, bytes: request.Value(),
+		lost: pvc.Status.Phase == corev1.ClaimLost, bytes: volume.Bytes(request),
 	}
 }
 
@@ -40,7 +40,7 @@ type volumeFacts struct {
 
 func factsOfVolume(pv *corev1.PersistentVolume) volumeFacts {
 	capacity := pv.Spec.Capacity[corev1.ResourceStorage]
-	f := volumeFacts{name: pv.Name, bytes: capacity.Value()}
+	f := volumeFacts{name: pv.Name, bytes: volume.Bytes(capacity)}
 	if pv.Spec.ClaimRef != nil {
 		f.claimUID = string(pv.Spec.ClaimRef.UID)
 	}
@@ -68,10 +68,10 @@ type capacityFacts struct {
 func (all places) factsOf(key string, o *storagev1.CSIStorageCapacity) capacityFacts {
 	f := capacityFacts{key: key, class: o.StorageClassName, version: o.ResourceVersion, place: all.ofTopology(o.NodeTopology)}
 	if o.Capacity != nil {
-		f.capacity = o.Capacity.Value()
+		f.capacity = volume.Bytes(*o.Capacity)
 	}
 	if o.MaximumVolumeSize != nil {
-		f.maximum = o.MaximumVolumeSize.Value()
+		f.maximum = volume.Bytes(*o.MaximumVolumeSize)
 		f.bounded, f.unlimited = true, o.Capacity == nil
 	}
 	f.empty = o.Capacity == nil && o.MaximumVolumeSize == nil

@@ -35,7 +35,7 @@ type reservation struct {
 	uncertain bool
 }
 
-// place of the hold: the claim's own annotation is the truth, a reservation
+// target is the place of the hold: the claim's own annotation is the truth, a reservation
 // only stands in for it.
 func (h *hold) target() (node, class string, bytes int64) {
 	if h.claim.selected != "" {

@@ -32,15 +32,16 @@ type ledger struct {
 	holds   map[string]*hold
 	byClass map[string]map[string]struct{}
 	byNode  map[string]map[string]struct{}
-	// volumes by name; volumeOf: claim UID → volume name.
-	volumes  map[string]volumeFacts
-	volumeOf map[string]string
+	// volumes by name; volumesOf: claim UID → names of volumes whose claimRef has it.
+	volumes   map[string]volumeFacts
+	volumesOf map[string]map[string]struct{}
 	// nodes: name → labels. A node that is gone keeps its last labels while
 	// holds are on it.
 	nodes map[string]map[string]string
 	gone  map[string]struct{}
 
-	// settlements by claim UID, with their deadlines.
+	// settlements by volume; deadlines are theirs, by settlementKey, and those of
+	// uncertain reservations, by claim UID.
 	settlements map[string]*settlement
 	deadlines   map[string]time.Time
 	// grace bounds what only an event can end, where that event may not come.
@@ -52,16 +53,18 @@ func newLedger(grace time.Duration, all places) *ledger {
 		segments: newIndex[string, binding.Segment](all.atlas), places: all,
 		objects: map[string]capacityFacts{}, ofClass: map[string]map[string]struct{}{}, pools: map[string]*pool{}, pairs: map[[2]string]int{},
 		holds: map[string]*hold{}, byClass: map[string]map[string]struct{}{}, byNode: map[string]map[string]struct{}{},
-		volumes: map[string]volumeFacts{}, volumeOf: map[string]string{},
+		volumes: map[string]volumeFacts{}, volumesOf: map[string]map[string]struct{}{},
 		nodes: map[string]map[string]string{}, gone: map[string]struct{}{},
 		settlements: map[string]*settlement{}, deadlines: map[string]time.Time{}, grace: grace,
 	}
 }
 
-// setNode takes a node's labels. It reports whether they are others.
+// setNode takes a node's labels. It reports whether they are others, or the node
+// was gone.
 func (l *ledger) setNode(name string, labels map[string]string) bool {
+	_, back := l.gone[name]
 	delete(l.gone, name)
-	if old, known := l.nodes[name]; known && maps.Equal(old, labels) {
+	if old, known := l.nodes[name]; known && !back && maps.Equal(old, labels) {
 		return false
 	}
 	l.nodes[name] = labels
@@ -94,9 +97,14 @@ func (l *ledger) setCapacity(o capacityFacts) {
 	}
 	l.pool(o.pool).objects[o.key] = o
 	l.refresh(o.pool)
-	if !same {
-		l.place(slices.Collect(maps.Keys(l.byClass[o.class])))
+	if same {
+		return
 	}
+	if known && old.class != o.class {
+		// Another object of the name.
+		l.place(slices.Collect(maps.Keys(l.byClass[old.class])))
+	}
+	l.place(slices.Collect(maps.Keys(l.byClass[o.class])))
 }
 
 func (l *ledger) deleteCapacity(key string) {
@@ -138,6 +146,10 @@ func (l *ledger) setVolume(v volumeFacts) {
 	}
 	if known {
 		l.forgetVolume(old)
+		if old.claimUID != v.claimUID {
+			// The claim that it leaves awaits a volume again.
+			l.place([]string{old.claimUID})
+		}
 	}
 	l.volumes[v.name] = v
 	if v.pool != "" {
@@ -147,8 +159,8 @@ func (l *ledger) setVolume(v volumeFacts) {
 	if v.claimUID == "" {
 		return
 	}
-	_, had := l.volumeOf[v.claimUID]
-	l.volumeOf[v.claimUID] = v.name
+	had := len(l.volumesOf[v.claimUID]) > 0
+	add(l.volumesOf, v.claimUID, v.name)
 	if h := l.holds[v.claimUID]; h != nil {
 		h.gone = ""
 		if !had && !known {
@@ -166,7 +178,7 @@ func (l *ledger) deleteVolume(name string) {
 		return
 	}
 	l.forgetVolume(v)
-	l.endSettlement(v.claimUID)
+	l.endSettlement(name)
 	if h := l.holds[v.claimUID]; h != nil {
 		h.gone = name
 		l.place([]string{v.claimUID})
@@ -179,9 +191,7 @@ func (l *ledger) forgetVolume(v volumeFacts) {
 		l.pool(v.pool).removeVolume(v.name)
 		l.refresh(v.pool)
 	}
-	if l.volumeOf[v.claimUID] == v.name {
-		delete(l.volumeOf, v.claimUID)
-	}
+	remove(l.volumesOf, v.claimUID, v.name)
 }
 
 // setClaim takes a claim. One that is neither selected nor reserved holds

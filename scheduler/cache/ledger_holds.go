@@ -3,6 +3,7 @@ package cache
 import (
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/berth-storage/berth/scheduler/binding"
@@ -99,7 +100,7 @@ func (l *ledger) place(uids []string) {
 			continue
 		}
 		node, class, bytes := h.target()
-		if _, known := l.volumeOf[uid]; known || !h.awaits() {
+		if len(l.volumesOf[uid]) > 0 || !h.awaits() {
 			continue
 		}
 		h.charged = l.reached(class, node)
@@ -184,24 +185,27 @@ func (l *ledger) settle(h *hold, v volumeFacts) {
 	if len(st.since) == 0 {
 		return
 	}
-	l.settlements[v.claimUID] = st
-	l.deadlines[v.claimUID] = time.Time{}
+	l.settlements[v.name] = st
+	l.deadlines[settlementKey(v.name)] = time.Time{}
 	for _, id := range st.pools {
-		l.pools[id].settling[v.claimUID] = st
+		l.pools[id].settling[v.name] = st
 		l.refresh(id)
 	}
 }
 
-func (l *ledger) endSettlement(uid string) {
-	st := l.settlements[uid]
+// settlementKey is a volume's among the deadlines. No claim UID begins so.
+func settlementKey(name string) string { return "volume " + name }
+
+func (l *ledger) endSettlement(name string) {
+	st := l.settlements[name]
 	if st == nil {
 		return
 	}
-	delete(l.settlements, uid)
-	delete(l.deadlines, uid)
+	delete(l.settlements, name)
+	delete(l.deadlines, settlementKey(name))
 	for _, id := range st.pools {
 		if p := l.pools[id]; p != nil {
-			delete(p.settling, uid)
+			delete(p.settling, name)
 			l.refresh(id)
 		}
 	}
@@ -211,10 +215,10 @@ func (l *ledger) endSettlement(uid string) {
 // of all, zero for none.
 func (l *ledger) schedule(now time.Time) time.Time {
 	var next time.Time
-	for uid, at := range l.deadlines {
+	for key, at := range l.deadlines {
 		if at.IsZero() {
 			at = now.Add(l.grace)
-			l.deadlines[uid] = at
+			l.deadlines[key] = at
 		}
 		if next.IsZero() || at.Before(next) {
 			next = at
@@ -232,11 +236,21 @@ func (l *ledger) expire(now time.Time) bool {
 		}
 		ended = true
 		delete(l.deadlines, uid)
-		l.endSettlement(uid)
+		if name, ok := strings.CutPrefix(uid, settlementKey("")); ok {
+			l.endSettlement(name)
+			continue
+		}
 		if h := l.holds[uid]; h != nil && h.reserved != nil && len(h.reserved.owners) == 0 && h.reserved.uncertain && h.reserved.written == "" {
 			h.reserved = nil
 			l.place([]string{uid})
 		}
 	}
 	return ended
+}
+
+// HoldsOn reports whether space is held for a claim on the node.
+func (c *Cache) HoldsOn(node string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.ledger.byNode[node]) > 0
 }

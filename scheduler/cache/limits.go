@@ -154,6 +154,9 @@ func (l *limits) expire(now time.Time) bool {
 			}
 			ended = true
 			delete(l.seen[node], driver)
+			if len(l.seen[node]) == 0 {
+				delete(l.seen, node)
+			}
 			l.drop(node, driver)
 		}
 	}

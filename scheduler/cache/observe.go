@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/berth-storage/berth/volume"
@@ -28,6 +29,14 @@ func handler(observe func(string), same func(old, new any) bool) cache.ResourceE
 		},
 		DeleteFunc: notify,
 	}
+}
+
+// sameObject is false where an update stands for a deletion and a namesake: a
+// relist does not tell the two apart.
+func sameObject(old, new any) bool {
+	was, wasErr := meta.Accessor(old)
+	is, isErr := meta.Accessor(new)
+	return wasErr == nil && isErr == nil && was.GetUID() == is.GetUID()
 }
 
 // Observe brings the cache up to date with one object, named by an event that

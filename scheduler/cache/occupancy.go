@@ -2,6 +2,7 @@ package cache
 
 import (
 	"iter"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -104,8 +105,11 @@ func attachmentOf(va *storagev1.VolumeAttachment) attachment {
 func (c *Cache) syncAttachment(name string) {
 	a := &c.attachments
 	if node, known := a.where[name]; known {
-		remove(a.nodesOf, a.at[node][name].pv, node)
+		pv := a.at[node][name].pv
 		delete(a.at[node], name)
+		if !slices.ContainsFunc(slices.Collect(maps.Values(a.at[node])), func(o attachment) bool { return o.pv == pv }) {
+			remove(a.nodesOf, pv, node)
+		}
 		if len(a.at[node]) == 0 {
 			delete(a.at, node)
 		}
@@ -149,7 +153,11 @@ func (c *Cache) Occupancy(t Tenants) *Occupancy {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.settleTenants(t)
+	// Of a node that is gone, or a simulation's, nobody would tell when to forget.
+	known := get[corev1.Node](c.stores.nodes, t.Node) != nil
+	if known {
+		c.settleTenants(t)
+	}
 	o := c.occupancy(t)
 	for _, a := range c.attachments.at[t.Node] {
 		if k := c.attachedKey(a); !o.Has(k) {
@@ -157,7 +165,9 @@ func (c *Cache) Occupancy(t Tenants) *Occupancy {
 			o.count(k)
 		}
 	}
-	c.occupied.Store(t.Node, o)
+	if known {
+		c.occupied.Store(t.Node, o)
+	}
 	return o
 }
 

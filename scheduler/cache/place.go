@@ -317,7 +317,10 @@ func spotsOf(t *corev1.NodeSelectorTerm) (spots []spot, whole bool) {
 	keys := slices.Sorted(maps.Keys(want))
 	count := 1
 	for _, k := range keys {
-		count *= len(want[k])
+		if count *= len(want[k]); count > spotsMax {
+			// Further factors could overflow.
+			break
+		}
 	}
 	if count > spotsMax {
 		// One key finds it, test tells the rest.

@@ -17,13 +17,13 @@ type pool struct {
 	// volumes are the pool's numbered volumes, by rising allocation. An
 	// object contains those up to its own allocation.
 	volumes []volumeFacts
-	// settling are volumes without a number, by claim UID.
+	// settling are volumes without a number, by name.
 	settling map[string]*settlement
 }
 
 // settlement holds the bytes of a volume whose driver numbers nothing. An
-// object stops counting it with its next version; until bounds the wait for an
-// object that never changes.
+// object stops counting it with its next version; a deadline of the ledger bounds
+// the wait for an object that never changes.
 type settlement struct {
 	bytes int64
 	// since is the version that each object had when the volume appeared.

@@ -94,7 +94,7 @@ func (c *Cache) claim(pvc *corev1.PersistentVolumeClaim, class *storagev1.Storag
 		SelectedNode: pvc.Annotations[volume.AnnSelectedNode],
 	}
 	if request, ok := pvc.Spec.Resources.Requests[corev1.ResourceStorage]; ok {
-		out.Request, out.HasRequest = request.Value(), true
+		out.Request, out.HasRequest = volume.Bytes(request), true
 	}
 	if pvc.Spec.VolumeAttributesClassName != nil {
 		out.AttributesClass = *pvc.Spec.VolumeAttributesClassName
@@ -202,6 +202,23 @@ func (c *Cache) Reaches(pv string, node *binding.Node) (bool, error) {
 		return false, fmt.Errorf("translating volume %s to CSI: %w", pv, err)
 	}
 	return reached, nil
+}
+
+// ServedBy reports whether the class has capacity in the pool.
+func (c *Cache) ServedBy(class, pool string) bool {
+	c.loaded.Do(c.load)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.ledger.pools[pool]
+	if p == nil {
+		return false
+	}
+	for _, o := range p.objects {
+		if o.class == class {
+			return true
+		}
+	}
+	return false
 }
 
 // SharePool reports whether two classes have volumes in one pool, so that what

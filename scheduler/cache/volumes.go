@@ -18,7 +18,8 @@ type volumes struct {
 	places places
 	// free holds what a claim may take, smallest first.
 	free *index[kind, *binding.Volume]
-	// reserved: claim key → names of volumes whose claimRef names it.
+	// reserved: claim key → names of volumes whose claimRef names it, or that are
+	// assumed for it.
 	reserved map[string]map[string]struct{}
 	assumed  map[string]*assumption
 }
@@ -86,6 +87,12 @@ type assumption struct {
 	written              string
 }
 
+// counted: the volume has its claimRef, the PV controller has not begun, and
+// several pods of the claim count on it: one of them may still give it back.
+func (a *assumption) counted(e *volumeEntry) bool {
+	return e.available && e.claimUID == a.claimUID && len(a.owners) > 1
+}
+
 func newVolumes(all places) *volumes {
 	return &volumes{
 		byName: map[string]*volumeEntry{}, places: all, free: newIndex[kind, *binding.Volume](all.atlas),
@@ -98,7 +105,7 @@ func (v *volumes) entry(pv *corev1.PersistentVolume) *volumeEntry {
 	capacity := pv.Spec.Capacity[corev1.ResourceStorage]
 	e := &volumeEntry{
 		Volume: binding.Volume{
-			Name: pv.Name, UID: string(pv.UID), Class: volumeClass(pv), Capacity: capacity.Value(),
+			Name: pv.Name, UID: string(pv.UID), Class: volumeClass(pv), Capacity: volume.Bytes(capacity),
 			Block:       pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock,
 			AccessModes: pv.Spec.AccessModes, Labels: pv.Labels,
 		},
@@ -153,7 +160,7 @@ func (v *volumes) set(pv *corev1.PersistentVolume) {
 	v.byName[pv.Name] = e
 	if a := v.assumed[pv.Name]; a != nil {
 		overtaken := e.claim != "" && e.claimUID != "" || a.written != "" && atLeast(e.version, a.written)
-		if overtaken || a.uid != e.UID {
+		if overtaken && !a.counted(e) || a.uid != e.UID {
 			delete(v.assumed, pv.Name)
 		}
 	}
@@ -278,7 +285,7 @@ func (v *volumes) written(name, version string) {
 		return
 	}
 	a.written = version
-	if e.claimUID != "" || atLeast(e.version, version) {
+	if (e.claimUID != "" || atLeast(e.version, version)) && !a.counted(e) {
 		v.relist(name, func() { delete(v.assumed, name) })
 	}
 }

@@ -3,6 +3,8 @@ package plugin
 import (
 	"errors"
 	"fmt"
+	"math"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -55,6 +57,8 @@ type SharedPool struct {
 const (
 	defaultBindTimeoutSeconds      = 600
 	defaultAttachLimitGraceSeconds = 300
+	// bindTimeoutMaxSeconds is the longest time.Duration.
+	bindTimeoutMaxSeconds = math.MaxInt64 / int64(time.Second)
 	// graceMaxSeconds is an hour: a limit that is gone longer is gone.
 	graceMaxSeconds    = 3600
 	utilizationMax     = 100
@@ -107,6 +111,9 @@ func (a *Args) validate() field.ErrorList {
 	if *a.BindTimeoutSeconds < 1 {
 		errs = append(errs, field.Invalid(field.NewPath("bindTimeoutSeconds"), *a.BindTimeoutSeconds, "must be at least 1"))
 	}
+	if *a.BindTimeoutSeconds > bindTimeoutMaxSeconds {
+		errs = append(errs, field.Invalid(field.NewPath("bindTimeoutSeconds"), *a.BindTimeoutSeconds, fmt.Sprintf("must be at most %d", bindTimeoutMaxSeconds)))
+	}
 	if *a.AttachLimitGraceSeconds < 0 || *a.AttachLimitGraceSeconds > graceMaxSeconds {
 		errs = append(errs, field.Invalid(field.NewPath("attachLimitGraceSeconds"), *a.AttachLimitGraceSeconds, fmt.Sprintf("must be 0 to %d", graceMaxSeconds)))
 	}
@@ -155,7 +162,7 @@ func validateSharedPools(rules []SharedPool, path *field.Path) field.ErrorList {
 
 // common is what the profiles of one scheduler must agree on.
 func (a *Args) common() Args {
-	return Args{AttachLimitGraceSeconds: a.AttachLimitGraceSeconds, SharedPools: a.SharedPools}
+	return Args{AttachLimitGraceSeconds: a.AttachLimitGraceSeconds, SharedPools: append([]SharedPool(nil), a.SharedPools...)}
 }
 
 func (a *Args) shape() binding.Shape {

@@ -25,6 +25,10 @@ const (
 	DifferencePrebound Difference = "Prebound"
 	// DifferenceMatchFields: matchFields of a volume's affinity are honoured.
 	DifferenceMatchFields Difference = "MatchFields"
+	// DifferenceHuge: a claim for more than an int64 of bytes asks for as much.
+	DifferenceHuge Difference = "Huge"
+	// DifferenceSelectedNowhere: an empty selected node is none.
+	DifferenceSelectedNowhere Difference = "SelectedNowhere"
 	// DifferenceSelectedHere: a claim selected for the node is not asked for capacity again.
 	DifferenceSelectedHere Difference = "SelectedHere"
 	// DifferenceReserved: another pod's reservation of a claim counts as its selection.
@@ -78,6 +82,8 @@ func differences() map[Difference]string {
 		DifferenceMatching:         "Where the greedy match of claims to volumes is not complete, another one is looked for; upstream refuses the node.",
 		DifferencePrebound:         "A claim whose reserved volume cannot be reached from the node is refused there; upstream provisions it another one.",
 		DifferenceMatchFields:      "Terms of a volume's node affinity with matchFields are honoured; upstream ignores the fields.",
+		DifferenceHuge:             "A claim that asks for 8 EiB or more finds no capacity that is large enough; upstream takes such a number for 0 or less, and provisions it anywhere.",
+		DifferenceSelectedNowhere:  "A selected-node annotation without a value selects nothing; upstream refuses the claim every node.",
 		DifferenceSelectedHere:     "A claim that is selected for the node is not asked for capacity again, as its bytes are held; upstream may refuse it its own place.",
 		DifferenceReserved:         "What another pod has reserved stays reserved until the API says so, whatever else changes: two pods of one claim never part, and no volume is promised twice; upstream forgets at any change of the object.",
 		DifferenceSource:           "A claim made from a snapshot or from another claim is refused where that cannot be reached; upstream lets the driver fail.",
@@ -96,7 +102,7 @@ func differences() map[Difference]string {
 		DifferenceDetails:          "A reason is upstream's sentence, a colon and a detail.",
 		DifferenceReserveAgain:     "Reserve, Unreserve and Reserve with one state holds the volumes; upstream's second Reserve does not.",
 		DifferenceWrites:           "All preconditions are looked at before the first write, writes are patches on a version, run at once, and are repeated on a conflict; upstream updates one object after another and stops at the first failure.",
-		DifferenceUndo:             "A volume that was reserved for a pod whose binding fails is given back if nobody has touched it; upstream leaves it. A selected node is never taken back, as upstream.",
+		DifferenceUndo:             "A volume that was reserved for a pod whose binding fails is given back if nobody has touched it and no other pod counts on it; upstream leaves it. A selected node is never taken back, as upstream.",
 		DifferenceNoPoll:           "PreBind returns at the event that completes the binding; upstream looks once a second, the first time after a second.",
 		DifferenceHints:            "Hints look at class, pool, driver, size and node, wake on deletions that end holds and pods with claims when a driver stops tracking capacity; upstream wakes every pod on each change of a node or a volume, and some never.",
 	}

@@ -30,6 +30,11 @@
 //     is refused there; upstream provisions it another one.
 //   - MatchFields: Terms of a volume's node affinity with matchFields are
 //     honoured; upstream ignores the fields.
+//   - Huge: A claim that asks for 8 EiB or more finds no capacity that is large
+//     enough; upstream takes such a number for 0 or less, and provisions it
+//     anywhere.
+//   - SelectedNowhere: A selected-node annotation without a value selects nothing;
+//     upstream refuses the claim every node.
 //   - SelectedHere: A claim that is selected for the node is not asked for
 //     capacity again, as its bytes are held; upstream may refuse it its own
 //     place.
@@ -74,8 +79,8 @@
 //     upstream updates one object after another and stops at the first
 //     failure.
 //   - Undo: A volume that was reserved for a pod whose binding fails is given
-//     back if nobody has touched it; upstream leaves it. A selected node is
-//     never taken back, as upstream.
+//     back if nobody has touched it and no other pod counts on it; upstream
+//     leaves it. A selected node is never taken back, as upstream.
 //   - NoPoll: PreBind returns at the event that completes the binding;
 //     upstream looks once a second, the first time after a second.
 //   - Hints: Hints look at class, pool, driver, size and node, wake on

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -44,7 +45,7 @@ func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 		on(fwk.StorageClass, fwk.Add|fwk.Update, p.afterClass, p.nearClass),
 		on(fwk.PersistentVolumeClaim, fwk.Add|fwk.Update|fwk.Delete, p.afterClaim, p.nearClaim),
 		on(fwk.PersistentVolume, fwk.Add|fwk.Update|fwk.Delete, p.afterVolume, p.nearVolume),
-		on(fwk.Node, fwk.Add|fwk.UpdateNodeLabel|fwk.UpdateNodeTaint, p.afterNode, nil),
+		on(fwk.Node, fwk.Add|fwk.UpdateNodeLabel|fwk.UpdateNodeTaint|fwk.Delete, p.afterNode, nil),
 		on(fwk.CSINode, fwk.Add|fwk.Update, p.afterCSINode, nil),
 		on(fwk.CSIDriver, fwk.Add|fwk.Update|fwk.Delete, p.afterDriver, p.nearDriver),
 		on(fwk.CSIStorageCapacity, fwk.Add|fwk.Update|fwk.Delete, p.afterCapacity, p.nearCapacity),
@@ -134,7 +135,22 @@ func (p *Plugin) afterVolume(n *need, _ *corev1.Pod, oldObj, newObj any) (bool, 
 	if slices.Contains(n.volumes, pv.Name) || reservedFor(n, before) || reservedFor(n, after) {
 		return true, nil
 	}
-	return volumeMatters(before, after) && p.wantsFrom(n, className(pv)), nil
+	return (volumeMatters(before, after) || p.endsHold(before, after)) &&
+		(p.wantsFrom(n, className(pv)) || p.wantsSpaceOf(n, before) || p.wantsSpaceOf(n, after)), nil
+}
+
+// wantsSpaceOf reports whether the space that the volume takes may help: its pool
+// says so, and not its class, which a person may have written.
+func (p *Plugin) wantsSpaceOf(n *need, pv *corev1.PersistentVolume) bool {
+	return slices.ContainsFunc(n.classes, func(c string) bool { return p.servedBy(c, pv) })
+}
+
+func (p *Plugin) servedBy(class string, pv *corev1.PersistentVolume) bool {
+	if pv == nil {
+		return false
+	}
+	pool, _ := volume.NumberOf(pv.Annotations)
+	return pool != "" && p.cache.ServedBy(class, pool)
 }
 
 func reservedFor(n *need, pv *corev1.PersistentVolume) bool {
@@ -161,6 +177,20 @@ func volumeMatters(before, after *corev1.PersistentVolume) bool {
 		!apiequality.Semantic.DeepEqual(before.Labels, after.Labels) || !apiequality.Semantic.DeepEqual(before.Spec, after.Spec)
 }
 
+// endsHold: the volume is given to a claim that is selected for a node, by a person
+// or by somebody in the place of a scheduler; nothing is held for the claim any more.
+func (p *Plugin) endsHold(before, after *corev1.PersistentVolume) bool {
+	if after == nil || after.Spec.ClaimRef == nil || after.Spec.ClaimRef.UID == "" {
+		return false
+	}
+	ref := after.Spec.ClaimRef
+	if before != nil && before.Spec.ClaimRef != nil && before.Spec.ClaimRef.UID == ref.UID {
+		return false
+	}
+	pvc := p.cache.ClaimByKey(ref.Namespace + "/" + ref.Name)
+	return pvc != nil && pvc.UID == ref.UID && pvc.Annotations[volume.AnnSelectedNode] != ""
+}
+
 // className: the beta annotation wins (component-helpers, GetPersistentVolumeClass).
 func className(pv *corev1.PersistentVolume) string {
 	if name, ok := pv.Annotations[volume.AnnBetaStorageClass]; ok {
@@ -170,11 +200,18 @@ func className(pv *corev1.PersistentVolume) string {
 }
 
 // afterNode: the node has room for the pod's volumes, and had none before, or
-// lost a taint that stood for a missing driver.
+// lost a taint that stood for a missing driver; or space that is held on it is
+// missed elsewhere no more.
 func (p *Plugin) afterNode(n *need, pod *corev1.Pod, oldObj, newObj any) (bool, error) {
 	before, after, err := util.As[*corev1.Node](oldObj, newObj)
-	if err != nil {
+	switch {
+	case err != nil:
 		return true, err
+	case n.wary:
+		// This may be the node that others were shunned for.
+		return true, nil
+	case after == nil:
+		return false, nil
 	}
 	if before != nil && slices.ContainsFunc(n.drivers, func(d string) bool { return tainted(before, d) && !tainted(after, d) }) {
 		return true, nil
@@ -190,6 +227,10 @@ func (p *Plugin) afterNode(n *need, pod *corev1.Pod, oldObj, newObj any) (bool, 
 	question, err := p.cache.Ask(claims)
 	if err != nil || len(question.Immediate) > 0 {
 		return err != nil, err
+	}
+	if before != nil && !maps.Equal(before.Labels, after.Labels) && p.cache.HoldsOn(after.Name) {
+		// What is held moves with the node, and other nodes may have room.
+		return true, nil
 	}
 	csiNode, err := p.readCSINode(after.Name)
 	if err != nil {
@@ -224,7 +265,8 @@ func (p *Plugin) afterCSINode(n *need, _ *corev1.Pod, oldObj, newObj any) (bool,
 	for _, driver := range n.drivers {
 		was, wasLimited, wasThere := cache.CountOf(before, driver)
 		is, isLimited, isThere := cache.CountOf(after, driver)
-		if isThere && !wasThere || wasLimited && isThere && (!isLimited || is > was) {
+		// No limit counts as 0, as upstream: until then one may be remembered.
+		if isThere && (!wasThere || wasLimited && !isLimited || is > was) {
 			return true, nil
 		}
 	}
@@ -255,25 +297,28 @@ func (p *Plugin) afterCapacity(n *need, _ *corev1.Pod, oldObj, newObj any) (bool
 		return true, err
 	}
 	if after == nil {
-		// A pool that loses an object may lose the one that lagged.
-		return p.wantsFrom(n, before.StorageClassName), nil
+		// A pool that loses an object may lose the one that lagged, or the holds of
+		// its class. What shared the pool with it cannot be told any more.
+		sc := p.cache.Class(before.StorageClassName)
+		return n.unknown || sc == nil || slices.Contains(n.drivers, sc.Provisioner), nil
 	}
 	if !n.unknown && tooSmall(after, n.smallest) {
 		return false, nil
 	}
-	better := before == nil ||
+	_, allocation := volume.NumberOf(after.Annotations)
+	better := before == nil || n.wary ||
 		grew(before.Capacity, after.Capacity) || grew(before.MaximumVolumeSize, after.MaximumVolumeSize) || unbounded(before, after) ||
 		!apiequality.Semantic.DeepEqual(before.Annotations, after.Annotations) ||
 		!apiequality.Semantic.DeepEqual(before.NodeTopology, after.NodeTopology) ||
 		// Drivers that number nothing: any new version ends their holds.
-		after.Annotations[volume.AnnotationAllocation] == ""
+		allocation == volume.Unnumbered
 	return better && p.wantsFrom(n, after.StorageClassName), nil
 }
 
 // tooSmall: not even what the object publishes would do. Classes that share a
 // pool publish it each for itself, so an object of the pod's own class grows too.
 func tooSmall(o *storagev1.CSIStorageCapacity, bytes int64) bool {
-	return o.Capacity != nil && o.Capacity.Value() < bytes
+	return o.Capacity != nil && volume.Bytes(*o.Capacity) < bytes
 }
 
 // unbounded: a figure that bounded volumes is not published any more, and another

@@ -122,6 +122,7 @@ func TestHints(t *testing.T) {
 		"node gets room":        {"its label is what the capacity is for", fwk.Node, makeNode("x"), makeNode("x", volume.LabelHostname, "n3"), queued},
 		"node touched":          {"it had room before (upstream queues)", fwk.Node, makeNode("n1"), makeNode("n1", "a", "b"), skipped},
 		"startup taint gone":    {"it stood for the driver", fwk.Node, tainted("n4", driverName+"/agent-not-ready"), makeNode("n4"), queued},
+		"node deleted":          {"nothing was shunned for it", fwk.Node, makeNode("n4"), nil, skipped},
 		"other taint gone":      {"it is no matter of volumes", fwk.Node, tainted("n4", "maintenance"), makeNode("n4"), skipped},
 		"CSINode added":         {"drivers appear", fwk.CSINode, nil, csiNode(nil), queued},
 		"limit raised":          {"more volumes fit", fwk.CSINode, csiNode(ptr.To[int32](1)), csiNode(ptr.To[int32](2)), queued},

@@ -73,8 +73,13 @@ func (p *Plugin) nearVolume(_ klog.Logger, oldObj, newObj any) (fwk.PreQueueingH
 		if ref := pv.Spec.ClaimRef; ref != nil {
 			keys = append(keys, claimIndex(ref.Namespace+"/"+ref.Name))
 		}
-		if volumeMatters(before, after) {
+		if volumeMatters(before, after) || p.endsHold(before, after) {
 			keys = append(keys, p.sharing(className(pv))...)
+			for _, class := range p.waiting.classes() {
+				if p.servedBy(class, pv) {
+					keys = append(keys, classIndex(class))
+				}
+			}
 		}
 	}
 	return p.nearest(keys...), nil
@@ -97,7 +102,11 @@ func (p *Plugin) nearCapacity(_ klog.Logger, oldObj, newObj any) (fwk.PreQueuein
 		return everybody(err)
 	}
 	if after == nil {
-		after = before
+		sc := p.cache.Class(before.StorageClassName)
+		if sc == nil {
+			return everybody(nil)
+		}
+		return p.nearest(driverIndex(sc.Provisioner)), nil
 	}
 	// The cache may not have the object yet, and so not know what shares its pool.
 	p.cache.Observe(after)

@@ -442,6 +442,7 @@ func TestArgs(t *testing.T) {
 		"unknown":           {in: raw(`{"bindTimeout": 30}`), wantErr: `unknown field "bindTimeout"`},
 		"unknown below":     {in: raw(`{"sharedPools": [{"driver": "d", "params": "x"}]}`), wantErr: `unknown field "sharedPools[0].params"`},
 		"zero":              {in: raw(`{"bindTimeoutSeconds": 0}`), wantErr: "bindTimeoutSeconds: Invalid value: 0: must be at least 1"},
+		"beyond time":       {in: raw(`{"bindTimeoutSeconds": 9300000000}`), wantErr: "bindTimeoutSeconds: Invalid value: 9300000000: must be at most"},
 		"text":              {in: raw(`{"bindTimeoutSeconds": "long"}`), wantErr: "bindTimeoutSeconds"},
 		"long grace":        {in: raw(`{"attachLimitGraceSeconds": 3601}`), wantErr: "attachLimitGraceSeconds: Invalid value: 3601: must be 0 to 3600"},
 		"negative grace":    {in: raw(`{"attachLimitGraceSeconds": -1}`), wantErr: "attachLimitGraceSeconds: Invalid value: -1"},

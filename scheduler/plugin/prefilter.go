@@ -62,13 +62,20 @@ func (p *Plugin) PreFilter(_ context.Context, cs fwk.CycleState, pod *corev1.Pod
 		return nil, fwk.AsStatus(err)
 	}
 	wanted, wantedCSI := p.cache.Wanted(pod, claims)
-	p.wait(pod, p.needOf(pod, refs, wantedCSI))
+	n := p.needOf(pod, refs, wantedCSI)
+	p.wait(pod, n)
 	if refusal != nil {
 		return nil, statusOf([]volume.Refusal{*refusal})
 	}
 	question, err := p.cache.Ask(claims)
 	if err != nil {
 		return nil, fwk.AsStatus(err)
+	}
+	if question.Wary() {
+		// What was noted is shared by now.
+		wary := *n
+		wary.wary = true
+		p.wait(pod, &wary)
 	}
 	if len(question.Immediate) > 0 {
 		return nil, statusOf([]volume.Refusal{{
@@ -239,7 +246,7 @@ func (p *Plugin) needOf(pod *corev1.Pod, refs []claimRef, wanted []volume.Key) *
 
 // request is what a claim asks for, in bytes.
 func request(pvc *corev1.PersistentVolumeClaim) int64 {
-	return pvc.Spec.Resources.Requests.Storage().Value()
+	return volume.Bytes(*pvc.Spec.Resources.Requests.Storage())
 }
 
 func include(list *[]string, s string) {

@@ -23,6 +23,8 @@ type need struct {
 	smallest int64
 	// drivers of the pod's volumes.
 	drivers []string
+	// wary: a node refused a claim lately, which any change of its capacity ends.
+	wary bool
 	// unknown: a claim is missing, which makes every class and driver possible.
 	unknown bool
 }

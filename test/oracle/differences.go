@@ -23,7 +23,7 @@ func phases() map[plugin.Difference]phase {
 		plugin.DifferenceForeignEphemeral: asked, plugin.DifferenceClaimErrors: asked, plugin.DifferenceScorePools: asked,
 		plugin.DifferenceScoreUnpublished: asked, plugin.DifferencePreScore: asked, plugin.DifferenceDetails: asked,
 		plugin.DifferenceWrites: asked, plugin.DifferenceUndo: asked, plugin.DifferenceClaimTwice: asked,
-		plugin.DifferenceReserveAgain: asked,
-		plugin.DifferenceNoPoll:       apart, plugin.DifferenceHints: apart,
+		plugin.DifferenceReserveAgain: asked, plugin.DifferenceHuge: asked, plugin.DifferenceSelectedNowhere: asked,
+		plugin.DifferenceNoPoll: apart, plugin.DifferenceHints: apart,
 	}
 }

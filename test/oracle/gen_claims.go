@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -126,6 +127,9 @@ func (g *generator) claim(name string) *corev1.PersistentVolumeClaim {
 	if !g.one(20) {
 		c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: g.size()}
 	}
+	if g.one(60) {
+		c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(pick(g, "10E", "100E"))}
+	}
 	if g.odd(8) {
 		c.Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
 	}
@@ -156,6 +160,10 @@ func (g *generator) claim(name string) *corev1.PersistentVolumeClaim {
 	case 3:
 		if g.one(6) {
 			c.Spec.VolumeName = "half"
+		}
+	case 4:
+		if g.one(6) {
+			c.Annotations = map[string]string{volume.AnnSelectedNode: ""}
 		}
 	}
 	return c

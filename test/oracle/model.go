@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -155,6 +156,18 @@ func className(c *corev1.PersistentVolumeClaim) string { return *c.Spec.StorageC
 
 func bytesOf(c *corev1.PersistentVolumeClaim) int64 {
 	q := c.Spec.Resources.Requests[corev1.ResourceStorage]
+	if q.CmpInt64(math.MaxInt64) > 0 {
+		return math.MaxInt64
+	}
+	return q.Value()
+}
+
+// measuredBytes is what the side asks a capacity for.
+func (m *model) measuredBytes(c *corev1.PersistentVolumeClaim) int64 {
+	if m.has[plugin.DifferenceHuge] {
+		return bytesOf(c)
+	}
+	q := c.Spec.Resources.Requests[corev1.ResourceStorage]
 	return q.Value()
 }
 
@@ -234,7 +247,8 @@ func (m *model) writes(n *corev1.Node, v verdict) string {
 		if before == nil || before.UID == "" || !m.has[plugin.DifferenceWrites] {
 			out = append(out, fmt.Sprintf("bind %s to %s %s by controller %q", name, pv, c.UID, by))
 		}
-		if before == nil && m.has[plugin.DifferenceUndo] {
+		countedOn := slices.ContainsFunc(m.others, func(o other) bool { return o.volume == pv })
+		if before == nil && !countedOn && m.has[plugin.DifferenceUndo] {
 			out = append(out, "undo "+pv)
 		}
 	}

@@ -120,7 +120,9 @@ func (m *model) promised(o *storagev1.CSIStorageCapacity) int64 {
 		}
 		without := &model{world: m.world}
 		if slices.ContainsFunc(without.segments(m.nodes[at], className(c)), func(s segment) bool { return s.pool == poolOf(o) }) {
-			sum += bytesOf(c)
+			if sum += bytesOf(c); sum < 0 {
+				return math.MaxInt64
+			}
 		}
 	}
 	return sum
@@ -138,8 +140,8 @@ func (m *model) everSelected(c *corev1.PersistentVolumeClaim) string {
 
 // admits reports whether a segment alone could take the claim.
 func (m *model) admits(s segment, c *corev1.PersistentVolumeClaim) bool {
-	byMost := s.MaximumVolumeSize == nil || bytesOf(c) <= s.MaximumVolumeSize.Value()
-	byFree := s.Capacity == nil || bytesOf(c) <= s.left
+	byMost := s.MaximumVolumeSize == nil || m.measuredBytes(c) <= s.MaximumVolumeSize.Value()
+	byFree := s.Capacity == nil || m.measuredBytes(c) <= s.left
 	if s.MaximumVolumeSize != nil && !m.has[plugin.DifferenceBoundedAndFree] {
 		return byMost
 	}
@@ -229,7 +231,7 @@ func (m *model) together(claims []*corev1.PersistentVolumeClaim, segs []*segment
 	sums := map[string]int64{}
 	for i, s := range segs {
 		if s != nil {
-			sums[s.pool] += bytesOf(claims[i])
+			sums[s.pool] += m.measuredBytes(claims[i])
 		}
 	}
 	shares := map[string]int{}
@@ -264,7 +266,7 @@ func (m *model) score(claims []*corev1.PersistentVolumeClaim, ch choice, rest []
 		if matched || s == nil {
 			continue
 		}
-		requested[className(c)] += bytesOf(c)
+		requested[className(c)] += m.measuredBytes(c)
 		switch key := className(c) + " " + s.pool; {
 		case s.Capacity == nil && !m.has[plugin.DifferenceScoreUnpublished]:
 			return "panic"

@@ -142,8 +142,11 @@ func (m *model) free(c *corev1.PersistentVolumeClaim, n *corev1.Node) []*corev1.
 
 // selectedNode is where a claim is being provisioned, as far as the side sees it.
 func (m *model) selectedNode(c *corev1.PersistentVolumeClaim) string {
-	if n := c.Annotations[volume.AnnSelectedNode]; n != "" {
+	switch n, there := c.Annotations[volume.AnnSelectedNode]; {
+	case n != "":
 		return n
+	case there && !m.has[plugin.DifferenceSelectedNowhere]:
+		return "a node of no name"
 	}
 	for _, o := range m.others {
 		if o.claim == c.Name && o.volume == "" && (m.has[plugin.DifferenceReserved] || !o.touched) {

@@ -24,13 +24,13 @@ type workload struct {
 }
 
 // cases are the workloads: those of upstream's volumes/performance-config.yaml
-// of 500 nodes, and preemption at 100.
+// of 500 nodes, and preemption at as many.
 func cases() []workload {
 	return []workload{
 		{"intreepvs-500", "SchedulingInTreePVs"},
 		{"migratedpvs-500", "SchedulingMigratedInTreePVs"},
 		{"csipvs-500", "SchedulingCSIPVs"},
-		{"preemptionpvs-100", "PreemptionPVs"},
+		{"preemptionpvs-500", "PreemptionPVs"},
 	}
 }
 
