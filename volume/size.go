@@ -48,7 +48,7 @@ func Bytes(q resource.Quantity) int64 {
 	if q.CmpInt64(math.MaxInt64) >= 0 {
 		return math.MaxInt64
 	}
-	return max(q.Value(), 0)
+	return max(q.Value(), 0) //nolint:forbidigo // it is below 2^63 here
 }
 
 // FormatBytes writes a size for a person: the largest binary unit that leaves

@@ -4,9 +4,10 @@
 // the node is refused.
 //
 // It is pure: no client, clock or logger, and no lock but around the texts of
-// refusals, which are made once. scheduler/cache gathers what it reads and scheduler/plugin performs the BindPlan that it returns. All claims
-// of a pod are judged together: two claims never get one volume, and what a
-// pod's claims take from one pool is summed over classes.
+// refusals, which are made once. scheduler/cache gathers what it reads, and
+// scheduler/binder performs the BindPlan that it returns. All claims of a pod are
+// judged together: two claims never get one volume, and what a pod's claims take
+// from one pool is summed over classes.
 //
 // Refusals carry a detail that is the same text for every node that fails for
 // one cause, because kube-scheduler groups nodes by equal text. A detail
@@ -15,8 +16,6 @@
 // which is one number for the whole cluster. The only node that a detail may
 // name is the one that a claim was selected for, which is the same one for all.
 //
-// Intended differences from upstream (kube-scheduler, plugins/volumebinding):
-// claims are matched jointly, capacity is summed per pool and counts holds, a
-// PersistentVolume reserved for a claim but out of reach never falls through to
-// provisioning, and matchFields in a volume's node affinity are honoured.
+// Where it answers otherwise than kube-scheduler's plugins/volumebinding is told
+// in the package doc of scheduler/plugin.
 package binding

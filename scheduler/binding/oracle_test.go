@@ -3,6 +3,7 @@ package binding
 import (
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -190,7 +191,7 @@ func TestSearchIsBounded(t *testing.T) {
 			w := world{segments: map[string][]segmentAt{}}
 			var claims []Claim
 			for i := range tc.claims {
-				claims = append(claims, Claim{Key: fmt.Sprintf("ns/c%02d", i), UID: fmt.Sprint(i), Class: Class{Name: "A", Provisions: true, TracksCapacity: true}, Request: 10, HasRequest: true})
+				claims = append(claims, Claim{Key: fmt.Sprintf("ns/c%02d", i), UID: strconv.Itoa(i), Class: Class{Name: "A", Provisions: true, TracksCapacity: true}, Request: 10, HasRequest: true})
 				if i%2 == 0 {
 					w.volumes = append(w.volumes, &Volume{Name: fmt.Sprint("v", i), Class: "A", Capacity: 100})
 				}

@@ -18,7 +18,7 @@ type Select struct {
 }
 
 // BindPlan is what has to be written for a pod's volumes on a node. It is
-// plain data: printable, comparable, and performed by scheduler/plugin.
+// plain data: printable, comparable, and performed by scheduler/binder.
 type BindPlan struct {
 	Node    string
 	Binds   []Bind

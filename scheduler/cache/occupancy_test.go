@@ -82,8 +82,14 @@ func TestOccupancyAgainstNew(t *testing.T) {
 		c := newStores(t)
 		name := func(kind string, n int) string { return fmt.Sprint(kind, r.IntN(n)) }
 		var pods []*corev1.Pod
+		// As a scheduler's: another one only when the pods are others.
+		generation := int64(1)
 		for i := range 60 {
-			switch r.IntN(7) {
+			switch r.IntN(8) {
+			case 7:
+				if va := attachmentTo(name("a", 3), "n1", "d", ""); c.attachments.where[va.Name] != "" {
+					c.remove(va)
+				}
 			case 0:
 				c.set(boundClaim(name("c", 4), name("v", 4)))
 			case 1:
@@ -109,7 +115,8 @@ func TestOccupancyAgainstNew(t *testing.T) {
 				}
 			}
 			if r.IntN(3) == 0 {
-				pods = append(pods, podOf(fmt.Sprint("p", i), name("c", 4), name("c", 4)))
+				pods = append(slices.Clone(pods), podOf(fmt.Sprint("p", i), name("c", 4), name("c", 4)))
+				generation++
 			}
 			if len(pods) > 3 {
 				pods = slices.Delete(slices.Clone(pods), 0, 1)
@@ -117,7 +124,7 @@ func TestOccupancyAgainstNew(t *testing.T) {
 			if r.IntN(2) == 0 {
 				continue
 			}
-			got := c.Occupancy(tenants(int64(len(pods)*1000+i), pods...))
+			got := c.Occupancy(tenants(generation, pods...))
 			fresh, err := New(c.factory, Options{Clock: c.clock})
 			if err != nil {
 				t.Fatal(err)

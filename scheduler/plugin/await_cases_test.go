@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/berth-storage/berth/scheduler/binder"
 	"github.com/berth-storage/berth/scheduler/binding"
 )
 
@@ -31,7 +32,7 @@ type awaitCase struct {
 	binds   []string // "claim volume"
 	selects []string
 	change  func(*binding.BindPlan)
-	written writes
+	written binder.Written
 	noPod   bool
 	// want is what is awaited, wantErr why waiting is of no use; neither: done.
 	want, wantErr string
@@ -118,7 +119,7 @@ func TestAwaited(t *testing.T) {
 				c.Spec.VolumeName = string(k) + "other"
 			})
 		}},
-		"not seen yet":     {reason: "the watch is behind the write", binds: bindA, written: writes{volumes: map[string]string{"pv-a": "100000"}}, want: "waiting to see its reservation", objects: boundHere},
+		"not seen yet":     {reason: "the watch is behind the write", binds: bindA, written: binder.Written{Volumes: map[string]string{"pv-a": "100000"}}, want: "waiting to see its reservation", objects: boundHere},
 		"out of reach":     {reason: "the node lost its label", binds: bindA, wantErr: "volume pv-a can no longer be reached from node n1", objects: func(k caseName) []runtime.Object { return k.bound("a", "local", "n2") }},
 		"one of two bound": {reason: "both are needed", binds: []string{"a pv-a", "b pv-b"}, want: "claim default/b: " + controller + "pv-b", objects: func(k caseName) []runtime.Object { return append(boundHere(k), reserved(k, "b", "pv-b", "n1")...) }},
 		"one waits, one lost": {reason: "a failure is not hidden by a wait", binds: []string{"a pv-a", "b pv-b"}, wantErr: "volume pv-b does not exist any more", objects: func(k caseName) []runtime.Object {
@@ -146,7 +147,7 @@ func TestAwaited(t *testing.T) {
 				c.Spec.VolumeName = string(k) + "pv-a"
 			})[:1:1]
 		}},
-		"selection not seen": {reason: "the watch is behind the write", selects: selA, written: writes{claims: map[string]string{"default/a": "100000"}}, want: "waiting to see its selected node", objects: func(k caseName) []runtime.Object {
+		"selection not seen": {reason: "the watch is behind the write", selects: selA, written: binder.Written{Claims: map[string]string{"default/a": "100000"}}, want: "waiting to see its selected node", objects: func(k caseName) []runtime.Object {
 			return []runtime.Object{k.pvc("a", "local", "1Gi")}
 		}},
 
@@ -175,14 +176,14 @@ func TestAwaited(t *testing.T) {
 	for title, tc := range cases {
 		t.Run(title, func(t *testing.T) {
 			k := nameOf(title)
-			written := writes{volumes: map[string]string{}, claims: map[string]string{}}
-			for name, version := range tc.written.volumes {
-				written.volumes[string(k)+name] = version
+			written := binder.Written{Volumes: map[string]string{}, Claims: map[string]string{}}
+			for name, version := range tc.written.Volumes {
+				written.Volumes[string(k)+name] = version
 			}
-			for key, version := range tc.written.claims {
-				written.claims[strings.Replace(key, "default/", "default/"+string(k), 1)] = version
+			for key, version := range tc.written.Claims {
+				written.Claims[strings.Replace(key, "default/", "default/"+string(k), 1)] = version
 			}
-			got, err := r.plugin.awaited(k.pod(), tc.plan(k), written)
+			got, err := r.plugin.binder.Awaits(k.pod(), tc.plan(k), written)
 			said := ""
 			if err != nil {
 				said = k.plain(err.Error())
@@ -190,7 +191,7 @@ func TestAwaited(t *testing.T) {
 			if (err != nil) != (tc.wantErr != "") || !strings.Contains(said, tc.wantErr) {
 				t.Fatalf("%s: got error %q, want %q", tc.reason, said, tc.wantErr)
 			}
-			if text := k.plain(got.text); (text == "") != (tc.want == "") || !strings.Contains(text, tc.want) {
+			if text := k.plain(got.Text); (text == "") != (tc.want == "") || !strings.Contains(text, tc.want) {
 				t.Errorf("%s: waits for %q, want %q", tc.reason, text, tc.want)
 			}
 		})

@@ -17,6 +17,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/volumebinding"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-storage/berth/scheduler/binder"
 	"github.com/berth-storage/berth/scheduler/binding"
 	"github.com/berth-storage/berth/volume"
 )
@@ -80,34 +81,56 @@ func TestCycle(t *testing.T) {
 		"no claims":        {reason: "there is nothing to judge", want: all("Skip")},
 		"bound everywhere": {reason: "no score tells nodes apart", objects: []runtime.Object{boundTo(makePVC("a", "wait", "1Gi"), "pv"), makePV("pv", "wait", "1Gi", "")}, claims: []string{"a"}, want: all(scored(0)), prescore: fwk.Skip},
 		"claim missing":    {reason: "no node helps", claims: []string{"a"}, want: all("UnschedulableAndUnresolvable")},
-		"one claim missing": {reason: "no node helps", objects: []runtime.Object{boundTo(makePVC("a", "wait", "1Gi"), "pv"), makePV("pv", "wait", "1Gi", "")}, claims: []string{"a", "b"},
-			want: all("UnschedulableAndUnresolvable")},
+		"one claim missing": {
+			reason: "no node helps", objects: []runtime.Object{boundTo(makePVC("a", "wait", "1Gi"), "pv"), makePV("pv", "wait", "1Gi", "")}, claims: []string{"a", "b"},
+			want: all("UnschedulableAndUnresolvable"),
+		},
 		"immediate, unbound": {reason: "the PV controller's business", objects: []runtime.Object{makePVC("a", "now", "1Gi")}, claims: []string{"a"}, want: all("UnschedulableAndUnresolvable")},
 		"no volume":          {reason: "and nobody makes one", objects: []runtime.Object{makePVC("a", "wait", "1Gi")}, claims: []string{"a"}, want: all(refused + noVolume)},
-		"bound elsewhere, and no volume": {reason: "both causes are told", claims: []string{"a", "b"}, want: all(refused + noVolume + "; " + noAffinity),
-			objects: []runtime.Object{boundTo(makePVC("a", "wait", "1Gi"), "pv"), makePV("pv", "wait", "1Gi", "n9"), makePVC("b", "wait", "1Gi")}},
+		"bound elsewhere, and no volume": {
+			reason: "both causes are told", claims: []string{"a", "b"}, want: all(refused + noVolume + "; " + noAffinity),
+			objects: []runtime.Object{boundTo(makePVC("a", "wait", "1Gi"), "pv"), makePV("pv", "wait", "1Gi", "n9"), makePVC("b", "wait", "1Gi")},
+		},
 		"volume gone":       {reason: "the data are gone", objects: []runtime.Object{boundTo(makePVC("a", "wait", "1Gi"), "gone")}, claims: []string{"a"}, want: all(refused + noPV)},
 		"volume gone, lost": {reason: "and the PV controller says so", objects: []runtime.Object{lost}, claims: []string{"a"}, want: all("UnschedulableAndUnresolvable")},
-		"local volumes": {reason: "what is left unused counts for a node", claims: []string{"a"}, objects: append(ofNodes("wait"), makePVC("a", "wait", "50Gi")),
-			want: map[string]string{"n1": scored(75), "n2": scored(50), "n3": refused + noVolume, "n4": refused + noVolume}},
-		"local volumes of two classes": {reason: "the classes count alike", claims: []string{"a", "b"}, objects: append(append(ofNodes("wait"), ofNodes("hdd")...), makePVC("a", "wait", "50Gi"), makePVC("b", "hdd", "100Gi")),
-			want: map[string]string{"n1": scored(63), "n2": scored(25), "n3": refused + noVolume, "n4": refused + noVolume}},
+		"local volumes": {
+			reason: "what is left unused counts for a node", claims: []string{"a"}, objects: append(ofNodes("wait"), makePVC("a", "wait", "50Gi")),
+			want: map[string]string{"n1": scored(75), "n2": scored(50), "n3": refused + noVolume, "n4": refused + noVolume},
+		},
+		"local volumes of two classes": {
+			reason: "the classes count alike", claims: []string{"a", "b"}, objects: append(append(ofNodes("wait"), ofNodes("hdd")...), makePVC("a", "wait", "50Gi"), makePVC("b", "hdd", "100Gi")),
+			want: map[string]string{"n1": scored(63), "n2": scored(25), "n3": refused + noVolume, "n4": refused + noVolume},
+		},
 		"zonal volumes": {reason: "nodes of one zone are alike", claims: []string{"a"}, objects: ofZones, want: map[string]string{"n1": scored(75), "n2": scored(75), "n3": scored(50), "n4": scored(50)}},
-		"zonal volumes, fullest first": {reason: "the shape turns the order round", claims: []string{"a"}, objects: ofZones, shape: fullest,
-			want: map[string]string{"n1": scored(25), "n2": scored(25), "n3": scored(50), "n4": scored(50)}},
-		"capacity": {reason: "what is left free counts", claims: []string{"a"}, objects: append(pools("100Gi", "50Gi", "10Gi"), makePVC("a", "dyn", "10Gi")),
-			want: map[string]string{"n1": scored(90), "n2": scored(80), "n3": scored(0), "n4": refused + noSpace}},
-		"capacity beside a local volume": {reason: "volumes that exist decide alone", claims: []string{"a", "b"},
+		"zonal volumes, fullest first": {
+			reason: "the shape turns the order round", claims: []string{"a"}, objects: ofZones, shape: fullest,
+			want: map[string]string{"n1": scored(25), "n2": scored(25), "n3": scored(50), "n4": scored(50)},
+		},
+		"capacity": {
+			reason: "what is left free counts", claims: []string{"a"}, objects: append(pools("100Gi", "50Gi", "10Gi"), makePVC("a", "dyn", "10Gi")),
+			want: map[string]string{"n1": scored(90), "n2": scored(80), "n3": scored(0), "n4": refused + noSpace},
+		},
+		"capacity beside a local volume": {
+			reason: "volumes that exist decide alone", claims: []string{"a", "b"},
 			objects: append(pools("100Gi", "50Gi", "10Gi"), makePVC("a", "dyn", "10Gi"), makePVC("b", "wait", "50Gi"), makePV("pv1", "wait", "100Gi", "n1"), makePV("pv2", "wait", "100Gi", "n2"), makePV("pv3", "wait", "100Gi", "n3")),
-			want:    map[string]string{"n1": scored(50), "n2": scored(50), "n3": scored(50), "n4": refused + noSpace}},
-		"two claims of one pool": {reason: "they fill it", claims: []string{"a", "b"}, objects: append(pools("100Gi", "200Gi", "99Gi")[:2], makePVC("a", "dyn", "50Gi"), makePVC("b", "dyn", "50Gi")),
-			want: map[string]string{"n1": scored(0), "n2": scored(50), "n3": refused + noSpace, "n4": refused + noSpace}},
-		"capacity, fullest first": {reason: "the shape turns the order round", claims: []string{"a"}, shape: fullest, objects: append(pools("100Gi", "20Gi", "10Gi"), makePVC("a", "dyn", "10Gi")),
-			want: map[string]string{"n1": scored(10), "n2": scored(50), "n3": scored(100), "n4": refused + noSpace}},
-		"capacity, emptiest first": {reason: "the default", claims: []string{"a"}, objects: append(pools("100Gi", "20Gi", "10Gi"), makePVC("a", "dyn", "10Gi")),
-			want: map[string]string{"n1": scored(90), "n2": scored(50), "n3": scored(0), "n4": refused + noSpace}},
-		"selected already": {reason: "the provisioner's node is the only one", claims: []string{"a"}, objects: append(pools("100Gi", "20Gi", "10Gi"), selectedFor(makePVC("a", "untracked", "10Gi"), "n2")),
-			want: map[string]string{"n1": refused + noVolume, "n2": scored(0), "n3": refused + noVolume, "n4": refused + noVolume}},
+			want:    map[string]string{"n1": scored(50), "n2": scored(50), "n3": scored(50), "n4": refused + noSpace},
+		},
+		"two claims of one pool": {
+			reason: "they fill it", claims: []string{"a", "b"}, objects: append(pools("100Gi", "200Gi", "99Gi")[:2], makePVC("a", "dyn", "50Gi"), makePVC("b", "dyn", "50Gi")),
+			want: map[string]string{"n1": scored(0), "n2": scored(50), "n3": refused + noSpace, "n4": refused + noSpace},
+		},
+		"capacity, fullest first": {
+			reason: "the shape turns the order round", claims: []string{"a"}, shape: fullest, objects: append(pools("100Gi", "20Gi", "10Gi"), makePVC("a", "dyn", "10Gi")),
+			want: map[string]string{"n1": scored(10), "n2": scored(50), "n3": scored(100), "n4": refused + noSpace},
+		},
+		"capacity, emptiest first": {
+			reason: "the default", claims: []string{"a"}, objects: append(pools("100Gi", "20Gi", "10Gi"), makePVC("a", "dyn", "10Gi")),
+			want: map[string]string{"n1": scored(90), "n2": scored(50), "n3": scored(0), "n4": refused + noSpace},
+		},
+		"selected already": {
+			reason: "the provisioner's node is the only one", claims: []string{"a"}, objects: append(pools("100Gi", "20Gi", "10Gi"), selectedFor(makePVC("a", "untracked", "10Gi"), "n2")),
+			want: map[string]string{"n1": refused + noVolume, "n2": scored(0), "n3": refused + noVolume, "n4": refused + noVolume},
+		},
 		"driver that tracks nothing": {reason: "every node is as good", claims: []string{"a"}, objects: []runtime.Object{makePVC("a", "untracked", "10Gi")}, want: all(scored(0))},
 		"attributes class": {reason: "a volume of another one is no choice", claims: []string{"a"}, objects: []runtime.Object{
 			func() *corev1.PersistentVolumeClaim {
@@ -131,7 +154,7 @@ func TestCycle(t *testing.T) {
 			shape := []ShapePoint{{0, 10}, {100, 0}}
 			if tc.shape != nil {
 				shape = tc.shape
-				r.plugin.shape = (&Args{Shape: shape}).shape()
+				r.rebind(func(o *binder.Options) { o.Shape = (&Args{Shape: shape}).shape() })
 			}
 			infos, err := r.framework.SnapshotSharedLister().NodeInfos().List()
 			if err != nil {
@@ -221,8 +244,10 @@ func TestReserve(t *testing.T) {
 		before, after []string
 		wantErr       string
 	}{
-		"all bound": {reason: "there is nothing to take", claims: []string{"a"}, objects: func(k caseName) []runtime.Object { return k.bound("a", "local", "n1") },
-			before: []string{"pv-a"}, after: []string{"pv-a"}},
+		"all bound": {
+			reason: "there is nothing to take", claims: []string{"a"}, objects: func(k caseName) []runtime.Object { return k.bound("a", "local", "n1") },
+			before: []string{"pv-a"}, after: []string{"pv-a"},
+		},
 		"one volume":  {reason: "it is the pod's", claims: []string{"a"}, objects: func(k caseName) []runtime.Object { return pair(k, "a", "pv1") }, after: []string{"pv1"}},
 		"two volumes": {reason: "each is the pod's", claims: []string{"a", "b"}, objects: func(k caseName) []runtime.Object { return append(pair(k, "a", "pv1"), pair(k, "b", "pv2")...) }, after: []string{"pv1", "pv2"}},
 		"reserved by name": {reason: "it was kept for the claim", claims: []string{"a"}, before: []string{"pv1"}, after: []string{"pv1"}, objects: func(k caseName) []runtime.Object {
@@ -230,8 +255,10 @@ func TestReserve(t *testing.T) {
 			objects[1].(*corev1.PersistentVolume).Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: string(k) + "a"}
 			return objects
 		}},
-		"volume gone": {reason: "all or nothing", claims: []string{"a", "b"}, objects: func(k caseName) []runtime.Object { return append(pair(k, "a", "pv1"), pair(k, "b", "pv2")...) },
-			between: ebb("pv2"), wantErr: "pv2"},
+		"volume gone": {
+			reason: "all or nothing", claims: []string{"a", "b"}, objects: func(k caseName) []runtime.Object { return append(pair(k, "a", "pv1"), pair(k, "b", "pv2")...) },
+			between: ebb("pv2"), wantErr: "pv2",
+		},
 		"a volume and a new one": {reason: "both are the pod's", claims: []string{"a", "b"}, after: []string{"pv1", "b on n1"}, objects: func(k caseName) []runtime.Object {
 			return append(pair(k, "a", "pv1"), k.class("dyn", "untracked.driver"), k.pvc("b", "dyn", "1Gi"))
 		}},

@@ -1,8 +1,8 @@
 // Package plugin is BerthVolumes, a kube-scheduler plugin that takes the place
-// of VolumeBinding and NodeVolumeLimits in a profile. It is an adapter: it asks
-// scheduler/cache for the state, scheduler/binding for the verdict, and performs
-// the plan that comes out of it. It is the only importer of the scheduler
-// framework.
+// of VolumeBinding and NodeVolumeLimits in a profile. It is an adapter:
+// scheduler/binder judges, plans and binds; here are the extension points, what
+// they keep of a cycle, and which event wakes which pod. It is the only importer
+// of the scheduler framework.
 //
 // The flow of one pod, by extension point:
 //

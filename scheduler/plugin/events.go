@@ -13,6 +13,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/util"
 
+	"github.com/berth-storage/berth/scheduler/binder"
 	"github.com/berth-storage/berth/scheduler/binding"
 	"github.com/berth-storage/berth/scheduler/cache"
 	"github.com/berth-storage/berth/volume"
@@ -73,10 +74,10 @@ func (p *Plugin) need(pod *corev1.Pod) *need {
 	if n := p.waiting.get(pod.UID); n != nil {
 		return n
 	}
-	refs := claimRefs(pod)
+	refs := binder.ClaimRefs(pod)
 	var claims []*corev1.PersistentVolumeClaim
 	for _, ref := range refs {
-		if pvc, err := p.cache.Claim(pod.Namespace, ref.name); err == nil {
+		if pvc, err := p.cache.Claim(pod.Namespace, ref.Name); err == nil {
 			claims = append(claims, pvc)
 		}
 	}
@@ -213,43 +214,24 @@ func (p *Plugin) afterNode(n *need, pod *corev1.Pod, oldObj, newObj any) (bool, 
 	case after == nil:
 		return false, nil
 	}
-	if before != nil && slices.ContainsFunc(n.drivers, func(d string) bool { return tainted(before, d) && !tainted(after, d) }) {
+	if before != nil && slices.ContainsFunc(n.drivers, func(d string) bool { return binder.HasStartupTaint(before, d) && !binder.HasStartupTaint(after, d) }) {
 		return true, nil
 	}
-	claims, refusal, err := p.claims(pod, claimRefs(pod))
+	volumes, err := p.binder.Read(pod)
 	if err != nil {
 		return true, err
 	}
-	if refusal != nil {
+	question, refusal, err := p.binder.Ask(volumes)
+	if err != nil || refusal != nil {
 		// No node helps a pod whose claim is missing or broken.
-		return false, nil
-	}
-	question, err := p.cache.Ask(claims)
-	if err != nil || len(question.Immediate) > 0 {
 		return err != nil, err
 	}
 	if before != nil && !maps.Equal(before.Labels, after.Labels) && p.cache.HoldsOn(after.Name) {
 		// What is held moves with the node, and other nodes may have room.
 		return true, nil
 	}
-	csiNode, err := p.readCSINode(after.Name)
-	if err != nil {
-		return true, err
-	}
-	judged := func(object *corev1.Node) binding.Verdict {
-		node := question.Node(object)
-		node.Migrated = migrated(csiNode)
-		return binding.Find(question.Question, node)
-	}
-	now := judged(after)
-	if !now.OK() {
-		return now.Err != nil, now.Err
-	}
-	if before == nil {
-		return true, nil
-	}
-	was := judged(before)
-	return !was.OK(), nil
+	helps, err := p.binder.Helps(question, before, after)
+	return helps || err != nil, err
 }
 
 // afterCSINode: a driver of the pod's appeared, or takes more volumes than

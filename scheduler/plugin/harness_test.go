@@ -34,8 +34,11 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/queuesort"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	tf "k8s.io/kubernetes/pkg/scheduler/testing/framework"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-storage/berth/scheduler/binder"
+	"github.com/berth-storage/berth/scheduler/binding"
 	"github.com/berth-storage/berth/volume"
 )
 
@@ -293,6 +296,15 @@ func (c *cluster) start(ctx context.Context, onNodes ...*corev1.Pod) *rig {
 	c.factory.Start(ctx.Done())
 	c.factory.WaitForCacheSync(ctx.Done())
 	return r
+}
+
+// rebind gives the plugin a binder with other options.
+func (r *rig) rebind(change func(*binder.Options)) {
+	o := binder.Options{
+		Client: r.client, Cache: r.plugin.cache, Nodes: nodes{r.plugin.handle}, Shape: binding.DefaultShape(), Clock: clock.RealClock{}, Events: r.events,
+	}
+	change(&o)
+	r.plugin.binder = binder.New(o)
 }
 
 // cycle is one pod on its way through the framework.

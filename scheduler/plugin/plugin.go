@@ -13,14 +13,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-storage/berth/scheduler/binder"
 	"github.com/berth-storage/berth/scheduler/binding"
 	"github.com/berth-storage/berth/scheduler/cache"
+	"github.com/berth-storage/berth/scheduler/snapshots"
 	"github.com/berth-storage/berth/volume"
 )
 
@@ -33,26 +34,16 @@ const stateKey fwk.StateKey = Name
 // Plugin implements the extension points. Its methods may run in parallel.
 type Plugin struct {
 	handle  fwk.Handle
-	client  kubernetes.Interface
 	cache   *cache.Cache
+	binder  *binder.Binder
 	waiting *waiting
+	// timeout bounds PreBind.
 	timeout time.Duration
-	shape   binding.Shape
-	clock   clock.WithTicker
 	// resizes: the scheduler preempts for pods whose resize is deferred; their
 	// volumes are where they are (gate InPlacePodVerticalScalingSchedulerPreemption).
 	resizes bool
 	// observed is the event that a hint brought the cache up to date with last.
 	observed atomic.Pointer[[2]any]
-	// judges are *judge: what one goroutine needs to judge nodes.
-	judges sync.Pool
-}
-
-// judge is a binding.Judge and the node that it looks at, kept together so that
-// judging a node allocates nothing.
-type judge struct {
-	binding.Judge
-	node binding.Node
 }
 
 var (
@@ -93,11 +84,12 @@ func (f *Factory) New(ctx context.Context, obj runtime.Object, h fwk.Handle) (fw
 		return nil, fmt.Errorf("starting plugin %s: %w", Name, err)
 	}
 	p := &Plugin{
-		handle: h, client: h.ClientSet(), cache: s.cache, waiting: s.waiting,
-		timeout: time.Duration(*args.BindTimeoutSeconds) * time.Second, shape: args.shape(), clock: clock.RealClock{},
+		handle: h, cache: s.cache, waiting: s.waiting, timeout: time.Duration(*args.BindTimeoutSeconds) * time.Second,
 		resizes: utilfeature.DefaultFeatureGate.Enabled(features.InPlacePodVerticalScalingSchedulerPreemption),
 	}
-	p.judges.New = func() any { return new(judge) }
+	p.binder = binder.New(binder.Options{
+		Client: h.ClientSet(), Cache: s.cache, Nodes: nodes{h}, Shape: args.shape(), Clock: clock.RealClock{}, Events: h.EventRecorder(),
+	})
 	return p, nil
 }
 
@@ -113,9 +105,9 @@ func (f *Factory) share(ctx context.Context, args Args, h fwk.Handle) (*shared, 
 	}
 	s := &shared{of: h.SharedInformerFactory(), waiting: newWaiting(), args: args}
 	wake := func() { s.activate(ctx, h) }
-	snapshots := newSnapshots(ctx, h.KubeConfig(), wake)
+	sources := snapshots.New(ctx, h.KubeConfig(), wake)
 	c, err := cache.New(s.of, cache.Options{
-		Clock: clock.RealClock{}, Ended: wake, Snapshots: snapshots, Sharing: args.sharing(),
+		Clock: clock.RealClock{}, Ended: wake, Snapshots: sources, Sharing: args.sharing(),
 		AttachGrace: time.Duration(*args.AttachLimitGraceSeconds) * time.Second,
 	})
 	if err != nil {
@@ -162,15 +154,7 @@ func (p *Plugin) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment
 type state struct {
 	// none: the pod has no volumes that the plugin judges, and nothing else is set.
 	none     bool
-	question *binding.Question
-	// wanted are the volumes that count against attach limits on any node;
-	// wantedCSI has also those that count only where the node has a CSINode.
-	wanted, wantedCSI []volume.Key
-	// needed are the drivers of wantedCSI that must be on a node first.
-	needed []string
-	// unlimited: no node limits the drivers of wantedCSI, and none of them must be
-	// there, so that a node's CSINode says nothing about attaching.
-	unlimited bool
+	question *binder.Question
 
 	said said
 

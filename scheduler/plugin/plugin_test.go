@@ -102,7 +102,7 @@ func TestStaticPod(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		v := binding.Find(s.question, s.question.Node(makeNode("n1")))
+		v := binding.Find(s.question.Question, s.question.Node(makeNode("n1")))
 		return v.Bindings[0].Volume.Name
 	}
 	for _, step := range []struct {

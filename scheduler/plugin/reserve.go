@@ -40,25 +40,20 @@ func (p *Plugin) Reserve(ctx context.Context, cs fwk.CycleState, pod *corev1.Pod
 	return nil
 }
 
-// plan judges the node again: the question is of the same moment, and the node
-// is the cycle's, so the verdict is Filter's.
+// plan plans the pod's volumes on the node as the cycle has it.
 func (p *Plugin) plan(s *state, node string) (binding.BindPlan, *fwk.Status) {
 	info, err := p.handle.SnapshotSharedLister().NodeInfos().Get(node)
 	if err != nil {
 		return binding.BindPlan{}, fwk.AsStatus(fmt.Errorf("reading node %s: %w", node, err))
 	}
-	var met binding.Node
-	if _, err := p.meet(&met, s, s.question, info.Node()); err != nil {
+	switch plan, refusals, err := p.binder.Plan(s.question, info.Node()); {
+	case err != nil:
 		return binding.BindPlan{}, fwk.AsStatus(err)
+	case len(refusals) > 0:
+		return binding.BindPlan{}, statusOf(refusals)
+	default:
+		return plan, nil
 	}
-	verdict := binding.Find(s.question, met)
-	switch {
-	case verdict.Err != nil:
-		return binding.BindPlan{}, fwk.AsStatus(verdict.Err)
-	case !verdict.OK():
-		return binding.BindPlan{}, statusOf(verdict.Refusals)
-	}
-	return binding.Plan(node, verdict), nil
 }
 
 // Unreserve implements fwk.ReservePlugin (upstream: RevertAssumedPodVolumes).

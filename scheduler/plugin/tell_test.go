@@ -7,6 +7,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	testingclock "k8s.io/utils/clock/testing"
 
+	"github.com/berth-storage/berth/scheduler/binder"
 	"github.com/berth-storage/berth/volume"
 )
 
@@ -15,7 +16,7 @@ import (
 func TestLongWaitIsTold(t *testing.T) {
 	cy := ready(t)
 	clock := testingclock.NewFakeClock(time.Now())
-	cy.plugin.clock = clock
+	cy.rebind(func(o *binder.Options) { o.Clock = clock })
 	result := make(chan *fwk.Status, 1)
 	go func() { result <- cy.bind(t.Context(), "n1") }()
 	// pass lets the time run out for what is awaited, and told is the next event.
@@ -43,7 +44,7 @@ func TestLongWaitIsTold(t *testing.T) {
 	// What is awaited first may still be the sight of the own writes.
 	var first string
 	cy.seen(func() bool {
-		clock.Step(tellAfter)
+		clock.Step(binder.TellAfter)
 		select {
 		case first = <-cy.events.Events:
 		default:
@@ -55,13 +56,13 @@ func TestLongWaitIsTold(t *testing.T) {
 	pv.Labels = map[string]string{"touched": "yes"}
 	cy.put(pv)
 	cy.seen(func() bool { return cy.plugin.cache.Volume("vol").Labels["touched"] == "yes" })
-	clock.Step(2 * tellAfter)
+	clock.Step(2 * binder.TellAfter)
 
 	cy.put(boundTo(cy.claim("sta"), "vol"))
-	pass(tellAfter - time.Second)
+	pass(binder.TellAfter - time.Second)
 	clock.Step(time.Second)
 	told(provisioning)
-	clock.Step(tellAfter)
+	clock.Step(binder.TellAfter)
 
 	pvc := cy.claim("dyn")
 	cy.put(provisioned(pvc, 100))

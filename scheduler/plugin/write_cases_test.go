@@ -169,7 +169,9 @@ func TestWrites(t *testing.T) {
 			if tc.before != nil {
 				tc.before(r, k)
 			}
-			_, err := r.plugin.write(t.Context(), k.planOf(tc.binds, tc.selects))
+			attempt := r.plugin.binder.Begin(k.pod(), k.planOf(tc.binds, tc.selects))
+			defer attempt.End()
+			err := attempt.Write(t.Context())
 			if said := k.plain(errText(err)); (err != nil) != (tc.wantErr != "") || !strings.Contains(said, tc.wantErr) {
 				t.Errorf("%s: got error %q, want %q", tc.reason, said, tc.wantErr)
 			}
@@ -270,7 +272,7 @@ func TestBind(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
 			result := make(chan error, 1)
-			go func() { result <- r.plugin.bind(ctx, k.pod(), k.planOf(tc.binds, tc.selects)) }()
+			go func() { result <- r.plugin.binder.Bind(ctx, k.pod(), k.planOf(tc.binds, tc.selects)) }()
 			if tc.then != nil || tc.cancelled {
 				r.seen(func() bool { return k.arrived(r, tc.binds, tc.selects) })
 			}

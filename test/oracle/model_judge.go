@@ -103,7 +103,7 @@ func (m *model) greedy(n *corev1.Node, claims []*corev1.PersistentVolumeClaim, s
 		switch {
 		case slices.Contains(so, pv):
 		case len(smallest) == 0 || capacityOf(pv) < capacityOf(smallest[0]):
-			smallest = choice{pv}
+			smallest = append(smallest[:0], pv)
 		case capacityOf(pv) == capacityOf(smallest[0]):
 			smallest = append(smallest, pv)
 		}

@@ -1,24 +1,22 @@
-package plugin
+package binder
 
 import (
 	"context"
 	"encoding/json"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
-	"github.com/berth-storage/berth/scheduler/binding"
 	"github.com/berth-storage/berth/volume"
 )
 
 // undoTimeout bounds the undoing, which goes on after the pod's own context ended.
 const undoTimeout = 10 * time.Second
 
-// undo gives back the volumes that this attempt reserved, so that a pod that has
+// Undo gives back the volumes that this attempt reserved, so that a pod that has
 // to go elsewhere is not tied to them. The precondition is the version that was
 // written: once the PV controller has begun to bind, its hand is on the volume
 // and the binding goes on. A claim's selected node is never taken back: a
@@ -26,27 +24,27 @@ const undoTimeout = 10 * time.Second
 //
 // A volume that another pod has assumed meanwhile, for the same claim, stays
 // reserved: that pod is on its way to it.
-func (p *Plugin) undo(ctx context.Context, pod *corev1.Pod, plan binding.BindPlan, w writes) {
+func (a *Attempt) Undo(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
 	logger := klog.FromContext(ctx)
-	for _, b := range plan.Binds {
-		if !w.mine[b.Volume] || p.cache.AssumedByAnother(b.Volume, string(pod.UID)) {
+	for _, b := range a.plan.Binds {
+		if !a.written.mine[b.Volume] || a.cache.AssumedByAnother(b.Volume, string(a.pod.UID)) {
 			continue
 		}
-		patch, err := undoPatch(w.volumes[b.Volume])
+		patch, err := undoPatch(a.written.Volumes[b.Volume])
 		if err != nil {
 			logger.Error(err, "could not write the patch that gives a volume back", "pv", b.Volume)
 			continue
 		}
-		pv, err := p.client.CoreV1().PersistentVolumes().Patch(ctx, b.Volume, types.MergePatchType, patch, metav1.PatchOptions{})
+		pv, err := a.client.CoreV1().PersistentVolumes().Patch(ctx, b.Volume, types.MergePatchType, patch, metav1.PatchOptions{})
 		switch {
 		case apierrors.IsConflict(err) || apierrors.IsNotFound(err):
 			logger.V(4).Info("volume went on without the pod", "pv", b.Volume, "pvc", b.Claim)
 		case err != nil:
 			logger.Error(err, "could not give volume back", "pv", b.Volume, "pvc", b.Claim)
 		default:
-			p.cache.WroteVolume(pv)
+			a.cache.WroteVolume(pv)
 			logger.V(2).Info("gave volume back", "pv", b.Volume, "pvc", b.Claim)
 		}
 	}

@@ -1,4 +1,5 @@
-package plugin
+// Package snapshots knows which node holds the data of a VolumeSnapshot.
+package snapshots
 
 import (
 	"context"
@@ -30,11 +31,11 @@ const firstSight = 2 * time.Second
 // bySnapshot indexes contents by their VolumeSnapshot.
 const bySnapshot = "snapshot"
 
-// snapshots knows which node holds the data of a VolumeSnapshot. It watches
+// Snapshots knows which node holds the data of a VolumeSnapshot. It watches
 // nothing until the first claim is made from one: most clusters have no
 // snapshots, and some not even their API. Until then, and where the scheduler may
 // not read them, it knows of none; the driver then refuses a node in its place.
-type snapshots struct {
+type Snapshots struct {
 	ctx    context.Context //nolint:containedctx // the plugin's own life, which the watch shares
 	client func() (dynamic.Interface, error)
 	// changed is called when what NodeOf answers may be another.
@@ -46,8 +47,10 @@ type snapshots struct {
 	informer toolscache.SharedIndexInformer
 }
 
-func newSnapshots(ctx context.Context, config *rest.Config, changed func()) *snapshots {
-	return &snapshots{ctx: ctx, changed: changed, client: func() (dynamic.Interface, error) {
+// New makes it, without a word to the API server. changed is called when what
+// NodeOf answers may be another.
+func New(ctx context.Context, config *rest.Config, changed func()) *Snapshots {
+	return &Snapshots{ctx: ctx, changed: changed, client: func() (dynamic.Interface, error) {
 		if config == nil {
 			return nil, errors.New("the scheduler has no client configuration")
 		}
@@ -56,7 +59,7 @@ func newSnapshots(ctx context.Context, config *rest.Config, changed func()) *sna
 }
 
 // NodeOf implements cache.Snapshots.
-func (s *snapshots) NodeOf(namespace, name string) (string, bool) {
+func (s *Snapshots) NodeOf(namespace, name string) (string, bool) {
 	s.start.Do(s.watch)
 	s.mu.Lock()
 	informer := s.informer
@@ -81,7 +84,7 @@ func (s *snapshots) NodeOf(namespace, name string) (string, bool) {
 }
 
 // watch starts the informer.
-func (s *snapshots) watch() {
+func (s *Snapshots) watch() {
 	logger := klog.FromContext(s.ctx)
 	client, err := s.client()
 	if err != nil {

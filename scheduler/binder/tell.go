@@ -1,4 +1,4 @@
-package plugin
+package binder
 
 import (
 	"fmt"
@@ -9,10 +9,10 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// tellAfter is how long PreBind waits for one thing before the pod is told of it:
+// TellAfter is how long an attempt waits for one thing before the pod is told of it:
 // longer than a local volume takes, and short beside the bind timeout. Until then
 // nothing would tell a person why a pod that has its node does not start.
-const tellAfter = 10 * time.Second
+const TellAfter = 10 * time.Second
 
 // waitReason is the reason of an event about a wait. The set is closed.
 type waitReason string
@@ -39,37 +39,38 @@ func (r waitReason) sentence() string {
 	return ""
 }
 
-// wait is what a written plan waits for first, zero for nothing.
-type wait struct {
+// Waiting is what a written plan waits for first, zero for nothing.
+type Waiting struct {
 	reason waitReason
-	// claim is the key of the claim; text names it and says what is awaited.
-	claim, text string
+	// claim is the key of the claim.
+	claim string
+	// Text names the claim and says what is awaited.
+	Text string
 }
 
-func waitForBinding(claim, pv string) wait {
-	return wait{waitBinding, claim, fmt.Sprintf("claim %s: waiting for the PV controller to bind it to volume %s", claim, pv)}
+func waitForBinding(claim, pv string) Waiting {
+	return Waiting{waitBinding, claim, fmt.Sprintf("claim %s: waiting for the PV controller to bind it to volume %s", claim, pv)}
 }
 
 // teller puts an event on a pod whose wait is long, once for each thing awaited.
-// It serves one PreBind.
+// It serves one attempt.
 type teller struct {
-	plugin *Plugin
-	pod    *corev1.Pod
-	now    wait
-	timer  clock.Timer
-	told   map[wait]struct{}
+	*Attempt
+	now   Waiting
+	timer clock.Timer
+	told  map[Waiting]struct{}
 }
 
 // watch takes what is awaited now. The time runs anew for each thing, as the
 // next one is progress.
-func (t *teller) watch(now wait) {
+func (t *teller) watch(now Waiting) {
 	if t.now == now {
 		return
 	}
 	t.stop()
 	t.now = now
 	if _, told := t.told[now]; !told {
-		t.timer = t.plugin.clock.NewTimer(tellAfter)
+		t.timer = t.clock.NewTimer(TellAfter)
 	}
 }
 
@@ -85,15 +86,14 @@ func (t *teller) due() <-chan time.Time {
 func (t *teller) tell() {
 	t.stop()
 	t.told[t.now] = struct{}{}
-	recorder := t.plugin.handle.EventRecorder()
-	if recorder == nil {
+	if t.events == nil {
 		return
 	}
 	var related runtime.Object
-	if pvc := t.plugin.cache.ClaimByKey(t.now.claim); pvc != nil {
+	if pvc := t.cache.ClaimByKey(t.now.claim); pvc != nil {
 		related = pvc
 	}
-	recorder.Eventf(t.pod, related, corev1.EventTypeNormal, string(t.now.reason), "Binding", "%s; %s", t.now.text, t.now.reason.sentence())
+	t.events.Eventf(t.pod, related, corev1.EventTypeNormal, string(t.now.reason), "Binding", "%s; %s", t.now.Text, t.now.reason.sentence())
 }
 
 func (t *teller) stop() {

@@ -1,4 +1,4 @@
-package plugin
+package binder
 
 import (
 	"context"
@@ -19,58 +19,59 @@ import (
 	"github.com/berth-storage/berth/volume"
 )
 
-// writes are the versions that the API server gave to what was written:
-// volumes by name, claims by key. mine are the volumes whose reservation this
-// attempt wrote, and not an earlier one or a person.
-type writes struct {
-	volumes map[string]string
-	claims  map[string]string
-	mine    map[string]bool
+// Written are the versions that the API server gave to what was written.
+type Written struct {
+	// Volumes by name, Claims by key.
+	Volumes, Claims map[string]string
+	// mine are the volumes whose reservation this attempt wrote, and not an
+	// earlier one or a person.
+	mine map[string]bool
 }
 
 // attemptsMax bounds how often one object is read again after a conflict. Each
 // attempt meets a newer object, so there is nothing to wait for between them.
 const attemptsMax = 5
 
-// write performs a plan: all preconditions first, then all writes at once. Where
-// one fails the others stand, for undo or for the next attempt at the pod.
-func (p *Plugin) write(ctx context.Context, plan binding.BindPlan) (writes, error) {
-	if err := p.precheck(plan); err != nil {
-		return writes{}, err
+// Write performs the plan: all preconditions first, then all writes at once.
+// Where one fails the others stand, for Undo or for the next attempt at the pod.
+func (a *Attempt) Write(ctx context.Context) error {
+	if err := a.precheck(); err != nil {
+		return err
 	}
-	w := writes{volumes: map[string]string{}, claims: map[string]string{}, mine: map[string]bool{}}
+	plan, w := a.plan, &a.written
 	var mu sync.Mutex
 	// No derived context: one failure must not cut off another write, whose
 	// outcome would then be uncertain.
 	var group errgroup.Group
 	for _, b := range plan.Binds {
 		group.Go(func() error {
-			version, mine, err := p.writeVolume(ctx, b)
+			version, mine, err := a.writeVolume(ctx, b)
 			mu.Lock()
 			defer mu.Unlock()
-			w.volumes[b.Volume], w.mine[b.Volume] = version, mine
+			w.Volumes[b.Volume], w.mine[b.Volume] = version, mine
 			return err
 		})
 	}
 	for _, s := range plan.Selects {
 		group.Go(func() error {
-			version, err := p.writeClaim(ctx, s, plan.Node)
+			version, err := a.writeClaim(ctx, s, plan.Node)
 			mu.Lock()
 			defer mu.Unlock()
-			w.claims[s.Claim] = version
+			w.Claims[s.Claim] = version
 			return err
 		})
 	}
-	return w, group.Wait()
+	return group.Wait()
 }
 
 // precheck looks at every object before the first write.
-func (p *Plugin) precheck(plan binding.BindPlan) error {
+func (a *Attempt) precheck() error {
+	plan := a.plan
 	for _, b := range plan.Binds {
-		if _, err := p.judgedClaim(b.Claim, b.ClaimUID); err != nil {
+		if _, err := a.judgedClaim(b.Claim, b.ClaimUID); err != nil {
 			return err
 		}
-		pv := p.cache.Volume(b.Volume)
+		pv := a.cache.Volume(b.Volume)
 		if pv == nil {
 			return fmt.Errorf("volume %s does not exist any more", b.Volume)
 		}
@@ -79,7 +80,7 @@ func (p *Plugin) precheck(plan binding.BindPlan) error {
 		}
 	}
 	for _, s := range plan.Selects {
-		pvc, err := p.judgedClaim(s.Claim, s.ClaimUID)
+		pvc, err := a.judgedClaim(s.Claim, s.ClaimUID)
 		if err != nil {
 			return err
 		}
@@ -129,8 +130,8 @@ func selectable(pvc *corev1.PersistentVolumeClaim, s binding.Select, node string
 // writeVolume reserves a volume for its claim and returns the version that says
 // so, and whether the reservation is this call's own: a volume that a person
 // reserved stays theirs.
-func (p *Plugin) writeVolume(ctx context.Context, b binding.Bind) (version string, mine bool, err error) {
-	pv := p.cache.Volume(b.Volume)
+func (a *Attempt) writeVolume(ctx context.Context, b binding.Bind) (version string, mine bool, err error) {
+	pv := a.cache.Volume(b.Volume)
 	for attempt := 1; ; attempt++ {
 		if pv == nil {
 			return "", false, fmt.Errorf("volume %s does not exist any more", b.Volume)
@@ -142,7 +143,7 @@ func (p *Plugin) writeVolume(ctx context.Context, b binding.Bind) (version strin
 		if !done {
 			mine = pv.Spec.ClaimRef == nil
 			var again bool
-			if pv, again, err = p.patchVolume(ctx, pv, b); again && attempt < attemptsMax {
+			if pv, again, err = a.patchVolume(ctx, pv, b); again && attempt < attemptsMax {
 				continue
 			}
 			if err != nil {
@@ -150,19 +151,19 @@ func (p *Plugin) writeVolume(ctx context.Context, b binding.Bind) (version strin
 			}
 			klog.FromContext(ctx).V(2).Info("reserved volume for claim", "pv", pv.Name, "pvc", b.Claim)
 		}
-		p.cache.WroteVolume(pv)
+		a.cache.WroteVolume(pv)
 		return pv.ResourceVersion, mine && !done, nil
 	}
 }
 
 // patchVolume writes the reservation. On a conflict it returns the volume as it is
 // now, to be judged again, with the conflict as its error.
-func (p *Plugin) patchVolume(ctx context.Context, pv *corev1.PersistentVolume, b binding.Bind) (now *corev1.PersistentVolume, again bool, err error) {
-	patch, err := p.volumePatch(pv, b)
+func (a *Attempt) patchVolume(ctx context.Context, pv *corev1.PersistentVolume, b binding.Bind) (now *corev1.PersistentVolume, again bool, err error) {
+	patch, err := a.volumePatch(pv, b)
 	if err != nil {
 		return nil, false, err
 	}
-	volumes := p.client.CoreV1().PersistentVolumes()
+	volumes := a.client.CoreV1().PersistentVolumes()
 	now, err = volumes.Patch(ctx, b.Volume, types.MergePatchType, patch, metav1.PatchOptions{})
 	if err == nil {
 		return now, false, nil
@@ -179,8 +180,8 @@ func (p *Plugin) patchVolume(ctx context.Context, pv *corev1.PersistentVolume, b
 // volumePatch sets claimRef, on the very version that was judged. The
 // annotation tells the PV controller that it may undo the binding; a volume
 // that a person reserved does not get it (component-helpers, GetBindVolumeToClaim).
-func (p *Plugin) volumePatch(pv *corev1.PersistentVolume, b binding.Bind) ([]byte, error) {
-	pvc, err := p.judgedClaim(b.Claim, b.ClaimUID)
+func (a *Attempt) volumePatch(pv *corev1.PersistentVolume, b binding.Bind) ([]byte, error) {
+	pvc, err := a.judgedClaim(b.Claim, b.ClaimUID)
 	if err != nil {
 		return nil, err
 	}
@@ -198,8 +199,8 @@ func (p *Plugin) volumePatch(pv *corev1.PersistentVolume, b binding.Bind) ([]byt
 }
 
 // writeClaim selects the node on a claim and returns the version that says so.
-func (p *Plugin) writeClaim(ctx context.Context, s binding.Select, node string) (string, error) {
-	pvc, err := p.judgedClaim(s.Claim, s.ClaimUID)
+func (a *Attempt) writeClaim(ctx context.Context, s binding.Select, node string) (string, error) {
+	pvc, err := a.judgedClaim(s.Claim, s.ClaimUID)
 	if err != nil {
 		return "", err
 	}
@@ -210,7 +211,7 @@ func (p *Plugin) writeClaim(ctx context.Context, s binding.Select, node string) 
 		}
 		if !done {
 			var again bool
-			if pvc, again, err = p.patchClaim(ctx, pvc, s, node); again && attempt < attemptsMax {
+			if pvc, again, err = a.patchClaim(ctx, pvc, s, node); again && attempt < attemptsMax {
 				continue
 			}
 			if err != nil {
@@ -218,14 +219,14 @@ func (p *Plugin) writeClaim(ctx context.Context, s binding.Select, node string) 
 			}
 			klog.FromContext(ctx).V(2).Info("selected node for claim", "pvc", klog.KObj(pvc), "node", klog.KRef("", node))
 		}
-		p.cache.WroteClaim(pvc)
+		a.cache.WroteClaim(pvc)
 		return pvc.ResourceVersion, nil
 	}
 }
 
 // patchClaim writes the selected node. On a conflict it returns the claim as it is
 // now, to be judged again, with the conflict as its error.
-func (p *Plugin) patchClaim(ctx context.Context, pvc *corev1.PersistentVolumeClaim, s binding.Select, node string) (now *corev1.PersistentVolumeClaim, again bool, err error) {
+func (a *Attempt) patchClaim(ctx context.Context, pvc *corev1.PersistentVolumeClaim, s binding.Select, node string) (now *corev1.PersistentVolumeClaim, again bool, err error) {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": pvc.ResourceVersion,
 		"annotations":     map[string]string{volume.AnnSelectedNode: node},
@@ -233,7 +234,7 @@ func (p *Plugin) patchClaim(ctx context.Context, pvc *corev1.PersistentVolumeCla
 	if err != nil {
 		return nil, false, err
 	}
-	claims := p.client.CoreV1().PersistentVolumeClaims(pvc.Namespace)
+	claims := a.client.CoreV1().PersistentVolumeClaims(pvc.Namespace)
 	now, err = claims.Patch(ctx, pvc.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	if err == nil {
 		return now, false, nil
@@ -242,7 +243,7 @@ func (p *Plugin) patchClaim(ctx context.Context, pvc *corev1.PersistentVolumeCla
 	err = fmt.Errorf("selecting node %s for claim %s: %w", node, s.Claim, err)
 	switch {
 	case unanswered:
-		p.cache.MayHaveWrittenClaim(s.ClaimUID)
+		a.cache.MayHaveWrittenClaim(s.ClaimUID)
 	case apierrors.IsConflict(err):
 		if fresh, readErr := claims.Get(ctx, pvc.Name, metav1.GetOptions{}); readErr == nil {
 			return fresh, true, err
