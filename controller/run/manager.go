@@ -4,7 +4,9 @@ package run
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
@@ -12,13 +14,13 @@ import (
 // error says that it failed, or that they did not end within its grace.
 //
 // If ctx ends before the caches have what the API server says, no controller has
-// run yet and there is nothing to wait for. Start itself must not see that end:
-// it would wait for ever, at full speed, for caches that cannot come in any more
-// (controller-runtime v0.25, runnableGroup.Start). It is left waiting for them,
-// until the process ends; should they come in yet, it ends then.
+// run yet, none will, and there is nothing to wait for. Start itself must not see
+// that end: it would wait for ever, at full speed, for caches that cannot come in
+// any more (controller-runtime v0.25, runnableGroup.Start). It is left waiting for
+// them until the process ends.
 func Manager(ctx context.Context, mgr manager.Manager) error {
-	begun := make(beginning)
-	if err := mgr.Add(begun); err != nil {
+	gate := &gate{Cache: mgr.GetCache(), opened: make(chan struct{})}
+	if err := mgr.Add(gate); err != nil {
 		return fmt.Errorf("running the controllers: %w", err)
 	}
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -28,15 +30,13 @@ func Manager(ctx context.Context, mgr manager.Manager) error {
 		ended <- mgr.Start(inner)
 	}()
 	select {
-	case <-begun:
+	case <-gate.opened:
 	case err := <-ended:
 		return failed(err)
 	case <-ctx.Done():
-		go func() {
-			<-begun
-			cancel()
-		}()
-		return nil
+		if gate.close() {
+			return nil
+		}
 	}
 	stop := context.AfterFunc(ctx, cancel)
 	defer stop()
@@ -50,14 +50,36 @@ func failed(err error) error {
 	return nil
 }
 
-// beginning is closed by the manager when its caches are in, whoever leads.
-type beginning chan struct{}
+// gate stands between the manager's caches and its controllers: to the manager it
+// is one more cache, and no controller begins before all of them are in.
+type gate struct {
+	cache.Cache
+	// decided is set by whoever comes first, the caches or the end.
+	decided atomic.Bool
+	opened  chan struct{}
+}
 
-// Start implements manager.Runnable.
-func (b beginning) Start(context.Context) error {
-	close(b)
+// close shuts the gate for good; false says that it is open already.
+func (g *gate) close() bool { return g.decided.CompareAndSwap(false, true) }
+
+// GetCache makes the manager take the gate for a cache.
+func (g *gate) GetCache() cache.Cache { return g }
+
+// Start implements manager.Runnable. The manager's own cache is started by itself.
+func (g *gate) Start(ctx context.Context) error {
+	<-ctx.Done()
 	return nil
 }
 
-// NeedLeaderElection implements manager.LeaderElectionRunnable.
-func (beginning) NeedLeaderElection() bool { return false }
+// WaitForCacheSync implements cache.Cache. The manager asks it once.
+func (g *gate) WaitForCacheSync(ctx context.Context) bool {
+	if !g.Cache.WaitForCacheSync(ctx) {
+		return false
+	}
+	if !g.decided.CompareAndSwap(false, true) {
+		<-ctx.Done()
+		return false
+	}
+	close(g.opened)
+	return true
+}

@@ -3,6 +3,7 @@ package run_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"testing"
 	"time"
@@ -92,22 +93,23 @@ func TestWaitsForItsControllers(t *testing.T) {
 	synced := func(o *ctrl.Options) {
 		o.NewCache = func(*rest.Config, cache.Options) (cache.Cache, error) { return &informertest.FakeInformers{}, nil }
 	}
-	t.Run("asked to end", func(t *testing.T) {
-		mgr := newManager(t, synced)
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := false
-		if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
-			cancel()
-			<-ctx.Done()
-			ended = true
-			return nil
-		})); err != nil {
-			t.Fatal(err)
-		}
-		if err := run.Manager(ctx, mgr); err != nil || !ended {
-			t.Errorf("ended %v, %v", ended, err)
-		}
-	})
+	// The end comes from the first thing that runs, whichever of the manager's
+	// groups that is in.
+	for _, led := range []bool{false, true} {
+		t.Run(fmt.Sprintf("asked to end, led %t", led), func(t *testing.T) {
+			for range 50 {
+				mgr := newManager(t, synced)
+				ctx, cancel := context.WithCancel(t.Context())
+				w := &worker{led: led, began: cancel}
+				if err := mgr.Add(w); err != nil {
+					t.Fatal(err)
+				}
+				if err := run.Manager(ctx, mgr); err != nil || !w.ended {
+					t.Fatalf("ended %v, %v", w.ended, err)
+				}
+			}
+		})
+	}
 	t.Run("failed", func(t *testing.T) {
 		mgr := newManager(t, synced)
 		broken := errors.New("broken")
@@ -119,3 +121,21 @@ func TestWaitsForItsControllers(t *testing.T) {
 		}
 	})
 }
+
+// worker is a runnable that runs until it is told to end.
+type worker struct {
+	led   bool
+	began func()
+	ended bool
+}
+
+// Start implements manager.Runnable.
+func (w *worker) Start(ctx context.Context) error {
+	w.began()
+	<-ctx.Done()
+	w.ended = true
+	return nil
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (w *worker) NeedLeaderElection() bool { return w.led }
