@@ -3,6 +3,7 @@ package cache
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,6 +33,8 @@ type Cache struct {
 	ended     func()
 	sharing   []Sharing
 	snapshots Snapshots
+	// synced tells of each handler whether it has had its informer's first list.
+	synced []cache.DoneChecker
 
 	// timed wakes Run when a deadline was set.
 	timed chan struct{}
@@ -102,12 +105,23 @@ func New(f informers.SharedInformerFactory, o Options) (*Cache, error) {
 		{storage.CSINodes().Informer(), c.observeCSINode, nil},
 		{storage.VolumeAttachments().Informer(), c.observeAttachment, nil},
 	} {
-		if _, err := r.informer.AddEventHandler(handler(r.observe, r.same)); err != nil {
+		registered, err := r.informer.AddEventHandler(handler(r.observe, r.same))
+		if err != nil {
 			return nil, fmt.Errorf("watching %T: %w", r.informer, err)
 		}
+		c.synced = append(c.synced, registered.HasSyncedChecker())
 	}
 	return c, nil
 }
+
+// HasSynced reports whether the cache has had the events of every informer's
+// first list.
+func (c *Cache) HasSynced() bool {
+	return !slices.ContainsFunc(c.synced, func(d cache.DoneChecker) bool { return !cache.IsDone(d) })
+}
+
+// WaitForSync waits until HasSynced; false says that ctx ended before.
+func (c *Cache) WaitForSync(ctx context.Context) bool { return cache.WaitFor(ctx, "", c.synced...) }
 
 // load reads every store; its result does not depend on what was read before.
 func (c *Cache) load() {

@@ -295,6 +295,8 @@ func (c *cluster) start(ctx context.Context, onNodes ...*corev1.Pod) *rig {
 	}
 	c.factory.Start(ctx.Done())
 	c.factory.WaitForCacheSync(ctx.Done())
+	// The events of the first list, too: a late one would be taken for the test's.
+	r.plugin.cache.WaitForSync(ctx)
 	return r
 }
 
