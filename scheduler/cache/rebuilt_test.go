@@ -18,7 +18,6 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	clocktesting "k8s.io/utils/clock/testing"
-	"k8s.io/utils/ptr"
 
 	"github.com/berth-storage/berth/scheduler/binding"
 	"github.com/berth-storage/berth/test/seeds"
@@ -179,12 +178,12 @@ func (f *life) step() {
 			v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: c, UID: types.UID(pick(r, "", c+"-1", c+"-2"))}
 		}
 		if r.IntN(10) == 0 {
-			v.DeletionTimestamp = ptr.To(metav1.Now())
+			v.DeletionTimestamp = new(metav1.Now())
 		}
 		f.change(v, r.IntN(4) == 0)
 	case 5, 6, 7:
 		c := &corev1.PersistentVolumeClaim{ObjectMeta: meta("default", pick(r, "c1", "c2", "c3"))}
-		c.Spec.StorageClassName = ptr.To(map[string]string{"c1-1": "A", "c1-2": "B", "c2-1": "A", "c2-2": "A", "c3-1": "C", "c3-2": "A"}[string(c.UID)])
+		c.Spec.StorageClassName = new(map[string]string{"c1-1": "A", "c1-2": "B", "c2-1": "A", "c2-2": "A", "c3-1": "C", "c3-2": "A"}[string(c.UID)])
 		c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 		c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: size()}
 		if r.IntN(2) == 0 {
@@ -197,14 +196,14 @@ func (f *life) step() {
 		o.Annotations = f.anno()
 		o.NodeTopology = f.topology()
 		if r.IntN(6) != 0 {
-			o.Capacity = ptr.To(size())
+			o.Capacity = new(size())
 		}
 		if r.IntN(4) == 0 {
-			o.MaximumVolumeSize = ptr.To(size())
+			o.MaximumVolumeSize = new(size())
 		}
 		f.change(o, r.IntN(4) == 0)
 	case 11:
-		c := &storagev1.StorageClass{ObjectMeta: meta("", pick(r, "A", "B", "C")), Provisioner: pick(r, "d", "d2"), VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer), Parameters: map[string]string{"p": pick(r, "1", "2")}}
+		c := &storagev1.StorageClass{ObjectMeta: meta("", pick(r, "A", "B", "C")), Provisioner: pick(r, "d", "d2"), VolumeBindingMode: new(storagev1.VolumeBindingWaitForFirstConsumer), Parameters: map[string]string{"p": pick(r, "1", "2")}}
 		f.change(c, r.IntN(5) == 0)
 	}
 	if r.IntN(4) == 0 {
@@ -287,9 +286,9 @@ func rowsOf(c *Cache) int {
 func (s *stores) settle() {
 	for range 3 {
 		s.clock.Step(time.Hour)
-		s.Cache.mu.Lock()
+		s.mu.Lock()
 		s.nextDeadline()
-		s.Cache.mu.Unlock()
+		s.mu.Unlock()
 		s.clock.Step(time.Hour)
 		s.expire()
 	}
