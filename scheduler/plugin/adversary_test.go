@@ -10,17 +10,18 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
+	"github.com/berth-storage/berth/scheduler/internal/fakeapi"
 	"github.com/berth-storage/berth/volume"
 )
 
 // TestWaitingForgetsPodsThatAreGone: a pod may be deleted while its cycle runs,
 // and a cluster autoscaler judges pods that never were. Neither is kept.
 func TestWaitingForgetsPodsThatAreGone(t *testing.T) {
-	pod := makePod("p", "a")
-	r := dynamicCluster(t, makePVC("a", "fast", "1Gi"), pod).start(t.Context())
+	pod := fakeapi.Pod("p", "a")
+	r := dynamicCluster(t, fakeapi.PVC("a", "fast", "1Gi"), pod).start(t.Context())
 	namesake := pod.DeepCopy()
 	namesake.UID = "of another life"
-	for _, p := range []*corev1.Pod{makePod("simulated", "a"), namesake} {
+	for _, p := range []*corev1.Pod{fakeapi.Pod("simulated", "a"), namesake} {
 		r.judge(p)
 	}
 	if n := len(r.plugin.waiting.needs) + len(r.plugin.waiting.index); n != 0 {
@@ -35,7 +36,7 @@ func TestWaitingForgetsPodsThatAreGone(t *testing.T) {
 // TestLastChoiceAmongNodesForThePod: room on a node that would not take the pod
 // does not shun the one that would.
 func TestLastChoiceAmongNodesForThePod(t *testing.T) {
-	pod := makePod("web", "a")
+	pod := fakeapi.Pod("web", "a")
 	pod.Spec.NodeSelector = map[string]string{"disk": "yes"}
 	noSchedule := []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}}
 	cases := map[string]struct {
@@ -53,14 +54,14 @@ func TestLastChoiceAmongNodesForThePod(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			other := makeNode("n2", "disk", "yes")
+			other := fakeapi.Node("n2", "disk", "yes")
 			tc.change(other)
-			claim := makePVC("a", "fast", "6Gi")
+			claim := fakeapi.PVC("a", "fast", "6Gi")
 			metav1.SetMetaDataAnnotation(&claim.ObjectMeta, volume.AnnSelectedNode, "n1")
-			r := newCluster(t, makeNode("n1", "disk", "yes"), other, makeDriver(driverName), makeClass("fast", driverName),
-				makeCapacity("fast", "n1", "8Gi", 5), makeCapacity("fast", "n2", "20Gi", 5), claim, pod).start(t.Context())
+			r := newCluster(t, fakeapi.Node("n1", "disk", "yes"), other, fakeapi.Driver(driverName), fakeapi.Class("fast", driverName),
+				fakeapi.Capacity("fast", "n1", "8Gi", 5), fakeapi.Capacity("fast", "n2", "20Gi", 5), claim, pod).start(t.Context())
 			r.seen(func() bool { _, refused := r.judge(pod); return len(refused) == 1 })
-			r.put(makePVC("a", "fast", "6Gi"))
+			r.Put(fakeapi.PVC("a", "fast", "6Gi"))
 			// No claim is selected any more when n2 stops to be refused for it.
 			var refused map[string]string
 			r.seen(func() bool { _, refused = r.judge(pod); _, elsewhere := refused["n2"]; return !elsewhere })
@@ -74,8 +75,8 @@ func TestLastChoiceAmongNodesForThePod(t *testing.T) {
 // TestReserveTwiceHoldsOnce: a second Reserve without Unreserve between moves
 // the hold; the first would be held for ever.
 func TestReserveTwiceHoldsOnce(t *testing.T) {
-	pod := makePod("p", "a")
-	r := dynamicCluster(t, makePVC("a", "fast", "6Gi"), pod).start(t.Context())
+	pod := fakeapi.Pod("p", "a")
+	r := dynamicCluster(t, fakeapi.PVC("a", "fast", "6Gi"), pod).start(t.Context())
 	cy, refused := r.judge(pod)
 	if len(refused) > 0 {
 		t.Fatal(refused)
@@ -95,13 +96,13 @@ func TestReserveTwiceHoldsOnce(t *testing.T) {
 // the cache does the work of the event for the first.
 func TestHintObservesAnEventOnce(t *testing.T) {
 	var pods []*corev1.Pod
-	c := dynamicCluster(t, makePVC("a", "fast", "30Gi"))
+	c := dynamicCluster(t, fakeapi.PVC("a", "fast", "30Gi"))
 	for i := range 3 {
-		pods = append(pods, makePod(fmt.Sprintf("p%d", i), "a"))
-		c.put(pods[i])
+		pods = append(pods, fakeapi.Pod(fmt.Sprintf("p%d", i), "a"))
+		c.Put(pods[i])
 	}
 	r := c.start(t.Context())
-	before, after := makePV("pv", "fast", "1Gi", ""), makePV("pv", "fast", "2Gi", "")
+	before, after := fakeapi.PV("pv", "fast", "1Gi", ""), fakeapi.PV("pv", "fast", "2Gi", "")
 	r.hint(fwk.PersistentVolume, pods[0], before, after)
 	view := r.plugin.cache.Snapshot()
 	for _, pod := range pods {
@@ -121,8 +122,8 @@ func TestHintObservesAnEventOnce(t *testing.T) {
 // TestNodeInfoWithoutNode: the framework keeps the pods of a node that is gone
 // for a moment.
 func TestNodeInfoWithoutNode(t *testing.T) {
-	pod := makePod("p", "a")
-	r := dynamicCluster(t, makePVC("a", "fast", "1Gi"), pod).start(t.Context())
+	pod := fakeapi.Pod("p", "a")
+	r := dynamicCluster(t, fakeapi.PVC("a", "fast", "1Gi"), pod).start(t.Context())
 	cy, _ := r.judge(pod)
 	if s := r.plugin.Filter(t.Context(), cy.state, pod, framework.NewNodeInfo()); s.Code() != fwk.Error {
 		t.Errorf("got %v, want an error", s)

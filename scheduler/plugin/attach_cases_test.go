@@ -12,6 +12,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
+	"github.com/berth-storage/berth/scheduler/internal/fakeapi"
 	"github.com/berth-storage/berth/volume"
 )
 
@@ -22,12 +23,12 @@ const pdDriver = "pd.csi.storage.gke.io"
 // took over, path of one that nobody did, pending without a volume yet, orphan of
 // a volume that is gone, odd of a class that is gone.
 func countedClaims() []runtime.Object {
-	objects := []runtime.Object{makeClass("ebs", ebsDriver), makeClass("pd", pdDriver), makeClass("tree", ebsPlugin), makeClass("path", noProvisioner)}
+	objects := []runtime.Object{fakeapi.Class("ebs", ebsDriver), fakeapi.Class("pd", pdDriver), fakeapi.Class("tree", ebsPlugin), fakeapi.Class("path", noProvisioner)}
 	of := func(name, class string, source corev1.PersistentVolumeSource) {
-		pv := makePV("pv-"+name, class, "1Gi", "")
+		pv := fakeapi.PV("pv-"+name, class, "1Gi", "")
 		pv.Spec.PersistentVolumeSource = source
-		pvc := makePVC(name, class, "1Gi")
-		objects = append(objects, takenBy(pv, pvc), boundTo(pvc, pv.Name))
+		pvc := fakeapi.PVC(name, class, "1Gi")
+		objects = append(objects, takenBy(pv, pvc), fakeapi.BoundTo(pvc, pv.Name))
 	}
 	csi := func(driver, handle string) corev1.PersistentVolumeSource {
 		return corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: handle}}
@@ -40,8 +41,8 @@ func countedClaims() []runtime.Object {
 		of(fmt.Sprint("tree", i), "tree", corev1.PersistentVolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: fmt.Sprint("tree-", i)}})
 	}
 	of("path", "path", corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/data"}})
-	return append(objects, makePVC("pending", "ebs", "1Gi"), makePVC("pending-tree", "tree", "1Gi"),
-		boundTo(makePVC("orphan", "ebs", "1Gi"), "gone"), boundTo(makePVC("odd", "gone", "1Gi"), "gone"))
+	return append(objects, fakeapi.PVC("pending", "ebs", "1Gi"), fakeapi.PVC("pending-tree", "tree", "1Gi"),
+		fakeapi.BoundTo(fakeapi.PVC("orphan", "ebs", "1Gi"), "gone"), fakeapi.BoundTo(fakeapi.PVC("odd", "gone", "1Gi"), "gone"))
 }
 
 // with adds volumes to a pod.
@@ -63,22 +64,22 @@ func TestCounted(t *testing.T) {
 	ephemeral := corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{}}}
 	// made is the claim of an ephemeral volume of the pod.
 	made := func(pod *corev1.Pod, volume string) *corev1.PersistentVolumeClaim {
-		pvc := makePVC(pod.Name+"-"+volume, "ebs", "1Gi")
+		pvc := fakeapi.PVC(pod.Name+"-"+volume, "ebs", "1Gi")
 		pvc.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(pod, corev1.SchemeGroupVersion.WithKind("Pod"))}
 		return pvc
 	}
-	scratch, pair := with(makePod("scratch"), ephemeral), with(makePod("pair"), ephemeral, ephemeral)
+	scratch, pair := with(fakeapi.Pod("scratch"), ephemeral), with(fakeapi.Pod("pair"), ephemeral, ephemeral)
 	foreign := made(scratch, "v0")
 	foreign.OwnerReferences = nil
-	required := makeDriver(ebsDriver)
+	required := fakeapi.Driver(ebsDriver)
 	required.Spec.PreventPodSchedulingIfMissing = new(true)
-	optional := makeDriver(ebsDriver)
+	optional := fakeapi.Driver(ebsDriver)
 	two := func(n int32) map[string]int32 { return map[string]int32{ebsDriver: n, pdDriver: n} }
 	ebs := func(n int32) map[string]int32 { return map[string]int32{ebsDriver: n} }
 	on := func(pods ...*corev1.Pod) []*corev1.Pod { return pods }
 	attached := func(names ...string) (out []runtime.Object) {
 		for _, n := range names {
-			out = append(out, makeAttachment("pv-"+n, "n1", ebsDriver))
+			out = append(out, fakeapi.Attachment("pv-"+n, "n1", ebsDriver))
 		}
 		return out
 	}
@@ -101,50 +102,50 @@ func TestCounted(t *testing.T) {
 		// skips: PreFilter already says that there is nothing to judge.
 		skips bool
 	}{
-		"attached without pods":         {reason: "what is attached takes its place", limits: ebs(2), objects: attached("ebs1", "ebs2"), pod: makePod("p", "ebs0"), want: full, theirs: fwk.Unschedulable},
-		"attached, and room":            {reason: "one of two is used", limits: ebs(2), objects: attached("ebs1"), pod: makePod("p", "ebs0"), want: pass},
-		"room":                          {reason: "three of four are used", limits: ebs(4), on: on(makePod("x", "ebs3"), makePod("y", "ebs1", "ebs2")), pod: makePod("p", "ebs0"), want: pass},
-		"no room":                       {reason: "three of two are used", limits: ebs(2), on: on(makePod("x", "ebs3"), makePod("y", "ebs1", "ebs2")), pod: makePod("p", "ebs0"), want: full, theirs: fwk.Unschedulable},
-		"no limit":                      {reason: "the driver takes any number", limits: ebs(-1), on: on(makePod("x", "ebs3"), makePod("y", "ebs1", "ebs2")), pod: makePod("p", "ebs0"), want: pass},
-		"pending":                       {reason: "a claim on its way takes its place", limits: ebs(3), on: on(makePod("x", "pending"), makePod("y", "ebs1", "ebs2")), pod: makePod("p", "ebs0"), want: full, theirs: fwk.Unschedulable},
-		"one pending of two pods":       {reason: "it is one volume", limits: ebs(4), on: on(makePod("x", "pending"), makePod("z", "pending"), makePod("y", "ebs1", "ebs2")), pod: makePod("p", "ebs0"), want: pass},
-		"volume gone":                   {reason: "its class tells the driver", limits: ebs(3), on: on(makePod("x", "orphan"), makePod("y", "ebs1", "ebs2")), pod: makePod("p", "ebs0"), want: full, theirs: fwk.Unschedulable},
-		"volume and class gone":         {reason: "nothing tells the driver", limits: ebs(2), on: on(makePod("x", "ebs3"), makePod("z", "odd")), pod: makePod("p", "ebs0"), want: pass},
-		"of two drivers":                {reason: "each counts for its own", limits: two(2), on: on(makePod("x", "pd1", "pd2"), makePod("y", "ebs1", "ebs2")), pod: makePod("p", "ebs0"), want: full, theirs: fwk.Unschedulable},
-		"another driver's":              {reason: "each counts for its own", limits: two(2), on: on(makePod("y", "ebs1", "ebs2", "ebs3")), pod: makePod("p", "pd1", "pd2"), want: pass},
-		"in-tree":                       {reason: "the driver took them over", limits: ebs(2), on: on(makePod("x", "tree1", "tree2")), pod: makePod("p", "tree0"), want: full, theirs: fwk.Unschedulable},
-		"in-tree, no CSINode":           {reason: "nothing is limited", on: on(makePod("x", "tree1", "tree2")), pod: with(makePod("p"), disk("inline")), want: pass},
-		"in-tree and pending":           {reason: "it will be the driver's", limits: ebs(2), on: on(makePod("x", "tree1", "tree2")), pod: makePod("p", "pending-tree"), want: full, theirs: fwk.Unschedulable},
-		"in-tree, no limit":             {reason: "the driver takes any number", limits: ebs(-1), on: on(makePod("x", "tree1", "tree2")), pod: makePod("p", "tree0"), want: pass},
-		"in-tree, nobody took it over":  {reason: "it is not attached by CSI", limits: ebs(2), on: on(makePod("x", "ebs1", "ebs2")), pod: makePod("p", "path"), want: pass},
-		"inline":                        {reason: "the driver took the plugin over", limits: ebs(2), on: on(makePod("x", "tree1", "tree2")), pod: with(makePod("p"), disk("inline")), want: full, theirs: fwk.Unschedulable},
-		"in-tree beside CSI":            {reason: "one driver's", limits: ebs(2), on: on(makePod("x", "ebs1", "ebs2")), pod: makePod("p", "tree0"), want: full, theirs: fwk.Unschedulable},
-		"inline beside both":            {reason: "one driver's", limits: ebs(3), on: on(makePod("x", "ebs1", "ebs2"), makePod("y", "tree0")), pod: with(makePod("p"), disk("inline")), want: full, theirs: fwk.Unschedulable},
-		"inline, the same disk":         {reason: "it is there already", limits: ebs(3), on: on(makePod("x", "ebs1", "ebs2"), makePod("y", "tree0")), pod: with(makePod("p"), disk("ebs-1")), want: pass},
-		"CSI beside in-tree":            {reason: "one driver's", limits: ebs(2), on: on(makePod("x", "tree1", "tree2")), pod: makePod("p", "ebs0"), want: full, theirs: fwk.Unschedulable},
+		"attached without pods":         {reason: "what is attached takes its place", limits: ebs(2), objects: attached("ebs1", "ebs2"), pod: fakeapi.Pod("p", "ebs0"), want: full, theirs: fwk.Unschedulable},
+		"attached, and room":            {reason: "one of two is used", limits: ebs(2), objects: attached("ebs1"), pod: fakeapi.Pod("p", "ebs0"), want: pass},
+		"room":                          {reason: "three of four are used", limits: ebs(4), on: on(fakeapi.Pod("x", "ebs3"), fakeapi.Pod("y", "ebs1", "ebs2")), pod: fakeapi.Pod("p", "ebs0"), want: pass},
+		"no room":                       {reason: "three of two are used", limits: ebs(2), on: on(fakeapi.Pod("x", "ebs3"), fakeapi.Pod("y", "ebs1", "ebs2")), pod: fakeapi.Pod("p", "ebs0"), want: full, theirs: fwk.Unschedulable},
+		"no limit":                      {reason: "the driver takes any number", limits: ebs(-1), on: on(fakeapi.Pod("x", "ebs3"), fakeapi.Pod("y", "ebs1", "ebs2")), pod: fakeapi.Pod("p", "ebs0"), want: pass},
+		"pending":                       {reason: "a claim on its way takes its place", limits: ebs(3), on: on(fakeapi.Pod("x", "pending"), fakeapi.Pod("y", "ebs1", "ebs2")), pod: fakeapi.Pod("p", "ebs0"), want: full, theirs: fwk.Unschedulable},
+		"one pending of two pods":       {reason: "it is one volume", limits: ebs(4), on: on(fakeapi.Pod("x", "pending"), fakeapi.Pod("z", "pending"), fakeapi.Pod("y", "ebs1", "ebs2")), pod: fakeapi.Pod("p", "ebs0"), want: pass},
+		"volume gone":                   {reason: "its class tells the driver", limits: ebs(3), on: on(fakeapi.Pod("x", "orphan"), fakeapi.Pod("y", "ebs1", "ebs2")), pod: fakeapi.Pod("p", "ebs0"), want: full, theirs: fwk.Unschedulable},
+		"volume and class gone":         {reason: "nothing tells the driver", limits: ebs(2), on: on(fakeapi.Pod("x", "ebs3"), fakeapi.Pod("z", "odd")), pod: fakeapi.Pod("p", "ebs0"), want: pass},
+		"of two drivers":                {reason: "each counts for its own", limits: two(2), on: on(fakeapi.Pod("x", "pd1", "pd2"), fakeapi.Pod("y", "ebs1", "ebs2")), pod: fakeapi.Pod("p", "ebs0"), want: full, theirs: fwk.Unschedulable},
+		"another driver's":              {reason: "each counts for its own", limits: two(2), on: on(fakeapi.Pod("y", "ebs1", "ebs2", "ebs3")), pod: fakeapi.Pod("p", "pd1", "pd2"), want: pass},
+		"in-tree":                       {reason: "the driver took them over", limits: ebs(2), on: on(fakeapi.Pod("x", "tree1", "tree2")), pod: fakeapi.Pod("p", "tree0"), want: full, theirs: fwk.Unschedulable},
+		"in-tree, no CSINode":           {reason: "nothing is limited", on: on(fakeapi.Pod("x", "tree1", "tree2")), pod: with(fakeapi.Pod("p"), disk("inline")), want: pass},
+		"in-tree and pending":           {reason: "it will be the driver's", limits: ebs(2), on: on(fakeapi.Pod("x", "tree1", "tree2")), pod: fakeapi.Pod("p", "pending-tree"), want: full, theirs: fwk.Unschedulable},
+		"in-tree, no limit":             {reason: "the driver takes any number", limits: ebs(-1), on: on(fakeapi.Pod("x", "tree1", "tree2")), pod: fakeapi.Pod("p", "tree0"), want: pass},
+		"in-tree, nobody took it over":  {reason: "it is not attached by CSI", limits: ebs(2), on: on(fakeapi.Pod("x", "ebs1", "ebs2")), pod: fakeapi.Pod("p", "path"), want: pass},
+		"inline":                        {reason: "the driver took the plugin over", limits: ebs(2), on: on(fakeapi.Pod("x", "tree1", "tree2")), pod: with(fakeapi.Pod("p"), disk("inline")), want: full, theirs: fwk.Unschedulable},
+		"in-tree beside CSI":            {reason: "one driver's", limits: ebs(2), on: on(fakeapi.Pod("x", "ebs1", "ebs2")), pod: fakeapi.Pod("p", "tree0"), want: full, theirs: fwk.Unschedulable},
+		"inline beside both":            {reason: "one driver's", limits: ebs(3), on: on(fakeapi.Pod("x", "ebs1", "ebs2"), fakeapi.Pod("y", "tree0")), pod: with(fakeapi.Pod("p"), disk("inline")), want: full, theirs: fwk.Unschedulable},
+		"inline, the same disk":         {reason: "it is there already", limits: ebs(3), on: on(fakeapi.Pod("x", "ebs1", "ebs2"), fakeapi.Pod("y", "tree0")), pod: with(fakeapi.Pod("p"), disk("ebs-1")), want: pass},
+		"CSI beside in-tree":            {reason: "one driver's", limits: ebs(2), on: on(fakeapi.Pod("x", "tree1", "tree2")), pod: fakeapi.Pod("p", "ebs0"), want: full, theirs: fwk.Unschedulable},
 		"ephemeral, claim missing":      {reason: "its controller is late", limits: ebs(-1), pod: scratch, want: noClaim, theirs: fwk.UnschedulableAndUnresolvable},
 		"ephemeral, foreign claim":      {reason: "it is somebody else's (upstream: an error)", limits: ebs(-1), objects: []runtime.Object{foreign}, pod: scratch, want: foreigns, theirs: fwk.Error},
 		"ephemeral":                     {reason: "a claim as any other", limits: ebs(-1), objects: []runtime.Object{made(scratch, "v0")}, pod: scratch, want: pass},
-		"ephemeral, no room":            {reason: "a claim as any other", limits: ebs(2), objects: []runtime.Object{made(scratch, "v0")}, on: on(makePod("y", "ebs1", "ebs2")), pod: scratch, want: full, theirs: fwk.Unschedulable},
-		"beside ephemeral ones":         {reason: "they take their places", limits: ebs(2), objects: []runtime.Object{made(pair, "v0"), made(pair, "v1")}, on: on(pair), pod: makePod("p", "ebs0"), want: full, theirs: fwk.Unschedulable},
-		"beside ephemeral, no room":     {reason: "all take their places", limits: ebs(3), objects: []runtime.Object{made(scratch, "v0")}, on: on(scratch, makePod("y", "ebs1", "ebs2")), pod: makePod("p", "ebs0"), want: full, theirs: fwk.Unschedulable},
-		"beside ephemeral, room":        {reason: "all take their places", limits: ebs(5), objects: []runtime.Object{made(scratch, "v0")}, on: on(scratch, makePod("y", "ebs1", "ebs2")), pod: makePod("p", "ebs0"), want: pass},
-		"beside one whose claim is odd": {reason: "an ephemeral volume without its claim takes no place", limits: ebs(3), on: on(scratch, makePod("y", "ebs1", "ebs2")), pod: makePod("p", "ebs0"), want: pass},
-		"config and secret only":        {reason: "there is nothing to judge", limits: ebs(2), pod: with(makePod("p"), config, secret), want: pass, skips: true},
-		"config, secret and a claim":    {reason: "the claim is judged", limits: ebs(2), pod: with(makePod("p", "ebs0"), config, secret), want: pass},
-		"config, secret and ephemeral":  {reason: "the ephemeral volume is judged", limits: ebs(-1), pod: with(makePod("scratch"), ephemeral, config, secret), want: noClaim, theirs: fwk.UnschedulableAndUnresolvable},
-		"config, secret and a disk":     {reason: "the disk is judged", limits: ebs(2), on: on(makePod("x", "tree1", "tree2")), pod: with(makePod("p"), config, secret, disk("inline")), want: full, theirs: fwk.Unschedulable},
+		"ephemeral, no room":            {reason: "a claim as any other", limits: ebs(2), objects: []runtime.Object{made(scratch, "v0")}, on: on(fakeapi.Pod("y", "ebs1", "ebs2")), pod: scratch, want: full, theirs: fwk.Unschedulable},
+		"beside ephemeral ones":         {reason: "they take their places", limits: ebs(2), objects: []runtime.Object{made(pair, "v0"), made(pair, "v1")}, on: on(pair), pod: fakeapi.Pod("p", "ebs0"), want: full, theirs: fwk.Unschedulable},
+		"beside ephemeral, no room":     {reason: "all take their places", limits: ebs(3), objects: []runtime.Object{made(scratch, "v0")}, on: on(scratch, fakeapi.Pod("y", "ebs1", "ebs2")), pod: fakeapi.Pod("p", "ebs0"), want: full, theirs: fwk.Unschedulable},
+		"beside ephemeral, room":        {reason: "all take their places", limits: ebs(5), objects: []runtime.Object{made(scratch, "v0")}, on: on(scratch, fakeapi.Pod("y", "ebs1", "ebs2")), pod: fakeapi.Pod("p", "ebs0"), want: pass},
+		"beside one whose claim is odd": {reason: "an ephemeral volume without its claim takes no place", limits: ebs(3), on: on(scratch, fakeapi.Pod("y", "ebs1", "ebs2")), pod: fakeapi.Pod("p", "ebs0"), want: pass},
+		"config and secret only":        {reason: "there is nothing to judge", limits: ebs(2), pod: with(fakeapi.Pod("p"), config, secret), want: pass, skips: true},
+		"config, secret and a claim":    {reason: "the claim is judged", limits: ebs(2), pod: with(fakeapi.Pod("p", "ebs0"), config, secret), want: pass},
+		"config, secret and ephemeral":  {reason: "the ephemeral volume is judged", limits: ebs(-1), pod: with(fakeapi.Pod("scratch"), ephemeral, config, secret), want: noClaim, theirs: fwk.UnschedulableAndUnresolvable},
+		"config, secret and a disk":     {reason: "the disk is judged", limits: ebs(2), on: on(fakeapi.Pod("x", "tree1", "tree2")), pod: with(fakeapi.Pod("p"), config, secret, disk("inline")), want: full, theirs: fwk.Unschedulable},
 
-		"driver absent, and optional":   {reason: "nobody asked for it to be there first", limits: map[string]int32{pdDriver: 1}, objects: []runtime.Object{optional}, pod: makePod("p", "ebs0"), want: pass},
-		"driver absent, and required":   {reason: "eviction installs no driver (upstream: Unschedulable)", limits: map[string]int32{pdDriver: 1}, objects: []runtime.Object{required}, pod: makePod("p", "ebs0"), want: missing, theirs: fwk.Unschedulable},
-		"driver there, and required":    {reason: "all is well", limits: ebs(1), objects: []runtime.Object{required}, pod: makePod("p", "ebs0"), want: pass},
-		"driver absent, no CSIDriver":   {reason: "nobody asked for it to be there first", limits: map[string]int32{pdDriver: 1}, pod: makePod("p", "ebs0"), want: pass},
-		"required, CSINode not there":   {reason: "the driver is on no node without one", objects: []runtime.Object{required}, pod: makePod("p", "ebs0"), want: missing, theirs: fwk.Unschedulable},
-		"required by an in-tree volume": {reason: "the driver that took it over is meant", limits: map[string]int32{pdDriver: 1}, objects: []runtime.Object{required}, pod: makePod("p", "tree0"), want: missing, theirs: fwk.Unschedulable},
+		"driver absent, and optional":   {reason: "nobody asked for it to be there first", limits: map[string]int32{pdDriver: 1}, objects: []runtime.Object{optional}, pod: fakeapi.Pod("p", "ebs0"), want: pass},
+		"driver absent, and required":   {reason: "eviction installs no driver (upstream: Unschedulable)", limits: map[string]int32{pdDriver: 1}, objects: []runtime.Object{required}, pod: fakeapi.Pod("p", "ebs0"), want: missing, theirs: fwk.Unschedulable},
+		"driver there, and required":    {reason: "all is well", limits: ebs(1), objects: []runtime.Object{required}, pod: fakeapi.Pod("p", "ebs0"), want: pass},
+		"driver absent, no CSIDriver":   {reason: "nobody asked for it to be there first", limits: map[string]int32{pdDriver: 1}, pod: fakeapi.Pod("p", "ebs0"), want: pass},
+		"required, CSINode not there":   {reason: "the driver is on no node without one", objects: []runtime.Object{required}, pod: fakeapi.Pod("p", "ebs0"), want: missing, theirs: fwk.Unschedulable},
+		"required by an in-tree volume": {reason: "the driver that took it over is meant", limits: map[string]int32{pdDriver: 1}, objects: []runtime.Object{required}, pod: fakeapi.Pod("p", "tree0"), want: missing, theirs: fwk.Unschedulable},
 	}
 	for title, tc := range cases {
 		t.Run(title, func(t *testing.T) {
-			objects := append(countedClaims(), makeNode("n1"))
+			objects := append(countedClaims(), fakeapi.Node("n1"))
 			if tc.limits != nil {
 				objects = append(objects, csiNodeOf(tc.limits))
 			}

@@ -12,6 +12,8 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodevolumelimits"
+
+	"github.com/berth-storage/berth/scheduler/internal/fakeapi"
 )
 
 const ebsDriver = "ebs.csi.aws.com"
@@ -31,13 +33,13 @@ func makeCSINode(limits map[string]int32) *storagev1.CSINode {
 // and three claims bound to volumes of the first.
 func attachCluster(t *testing.T, extra ...runtime.Object) *cluster {
 	objects := []runtime.Object{
-		makeNode("n1"), makeClass("fast", driverName), makeClass("ebs", "kubernetes.io/aws-ebs"),
+		fakeapi.Node("n1"), fakeapi.Class("fast", driverName), fakeapi.Class("ebs", "kubernetes.io/aws-ebs"),
 		makeCSINode(map[string]int32{driverName: 2, ebsDriver: 2}),
 	}
 	for _, c := range []string{"a", "b", "c"} {
-		pv := makePV("pv-"+c, "fast", "1Gi", "")
+		pv := fakeapi.PV("pv-"+c, "fast", "1Gi", "")
 		pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: c, UID: "x"}
-		objects = append(objects, pv, boundTo(makePVC(c, "fast", "1Gi"), "pv-"+c))
+		objects = append(objects, pv, fakeapi.BoundTo(fakeapi.PVC(c, "fast", "1Gi"), "pv-"+c))
 	}
 	return newCluster(t, append(objects, extra...)...)
 }
@@ -54,18 +56,18 @@ func (r *rig) upstreamLimits(pod *corev1.Pod, info fwk.NodeInfo) *fwk.Status {
 
 // TestAttached: which volumes take a place on the node, beside upstream's answer.
 func TestAttached(t *testing.T) {
-	inTree := makePV("pv-ebs", "ebs", "1Gi", "")
+	inTree := fakeapi.PV("pv-ebs", "ebs", "1Gi", "")
 	inTree.Spec.CSI = nil
 	inTree.Spec.AWSElasticBlockStore = &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "vol-1"}
-	ebsClaim := boundTo(makePVC("ebs", "ebs", "1Gi"), "pv-ebs")
-	inline := makePod("inline")
+	ebsClaim := fakeapi.BoundTo(fakeapi.PVC("ebs", "ebs", "1Gi"), "pv-ebs")
+	inline := fakeapi.Pod("inline")
 	inline.Spec.Volumes = []corev1.Volume{{Name: "x", VolumeSource: corev1.VolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "vol-9"}}}}
-	own := makePod("inline")
+	own := fakeapi.Pod("inline")
 	own.Spec.Volumes = []corev1.Volume{{Name: "x", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: driverName}}}}
 	onlyEBS := func(n int32) *storagev1.CSINode { return makeCSINode(map[string]int32{ebsDriver: n}) }
-	required := makeDriver(driverName)
+	required := fakeapi.Driver(driverName)
 	required.Spec.PreventPodSchedulingIfMissing = new(true)
-	tainted := makeNode("n1")
+	tainted := fakeapi.Node("n1")
 	tainted.Spec.Taints = []corev1.Taint{{Key: driverName + "/agent-not-ready", Effect: corev1.TaintEffectNoExecute}}
 	const pass, full, missing = "", "Unschedulable: node(s) exceed max volume count: driver ", "UnschedulableAndUnresolvable: CSI driver is not installed on the node: driver "
 	cases := map[string]struct {
@@ -76,30 +78,30 @@ func TestAttached(t *testing.T) {
 		want    string
 		theirs  fwk.Code
 	}{
-		"room":                   {"one of two is used", nil, []*corev1.Pod{makePod("x", "a")}, makePod("p", "b"), pass, fwk.Success},
-		"full":                   {"two of two are used", nil, []*corev1.Pod{makePod("x", "a", "b")}, makePod("p", "c"), full + driverName + ", 1 more asked", fwk.Unschedulable},
-		"two at once":            {"the pod's volumes count together", nil, []*corev1.Pod{makePod("x", "a")}, makePod("p", "b", "c"), full + driverName + ", 2 more asked", fwk.Unschedulable},
-		"shared":                 {"a volume that the node has adds nothing", nil, []*corev1.Pod{makePod("x", "a", "b")}, makePod("p", "a"), pass, fwk.Success},
-		"left by another":        {"what is attached takes its place", []runtime.Object{makeAttachment("pv-a", "n1", driverName), makeAttachment("pv-b", "n1", driverName)}, nil, makePod("p", "c"), full + driverName + ", 1 more asked", fwk.Unschedulable},
-		"attached and used":      {"and counts once", []runtime.Object{makeAttachment("pv-a", "n1", driverName)}, []*corev1.Pod{makePod("x", "a")}, makePod("p", "b"), pass, fwk.Success},
-		"own, still attached":    {"the pod comes back to its volume (upstream counts it twice)", []runtime.Object{makeAttachment("pv-a", "n1", driverName), makeAttachment("pv-b", "n1", driverName)}, nil, makePod("p", "a", "b"), pass, fwk.Unschedulable},
-		"attached elsewhere":     {"another node's", []runtime.Object{makeAttachment("pv-a", "n2", driverName), makeAttachment("pv-b", "n2", driverName)}, nil, makePod("p", "c"), pass, fwk.Success},
-		"migrated volume":        {"counts for the driver that took it over", []runtime.Object{inTree, ebsClaim, onlyEBS(0)}, nil, makePod("p", "ebs"), full + ebsDriver + ", 1 more asked", fwk.Unschedulable},
-		"migrated attachment":    {"counts too (upstream forgets it)", []runtime.Object{inTree, ebsClaim, onlyEBS(1), makeAttachment("pv-ebs", "n1", ebsDriver)}, nil, inline, full + ebsDriver + ", 1 more asked", fwk.Success},
+		"room":                   {"one of two is used", nil, []*corev1.Pod{fakeapi.Pod("x", "a")}, fakeapi.Pod("p", "b"), pass, fwk.Success},
+		"full":                   {"two of two are used", nil, []*corev1.Pod{fakeapi.Pod("x", "a", "b")}, fakeapi.Pod("p", "c"), full + driverName + ", 1 more asked", fwk.Unschedulable},
+		"two at once":            {"the pod's volumes count together", nil, []*corev1.Pod{fakeapi.Pod("x", "a")}, fakeapi.Pod("p", "b", "c"), full + driverName + ", 2 more asked", fwk.Unschedulable},
+		"shared":                 {"a volume that the node has adds nothing", nil, []*corev1.Pod{fakeapi.Pod("x", "a", "b")}, fakeapi.Pod("p", "a"), pass, fwk.Success},
+		"left by another":        {"what is attached takes its place", []runtime.Object{fakeapi.Attachment("pv-a", "n1", driverName), fakeapi.Attachment("pv-b", "n1", driverName)}, nil, fakeapi.Pod("p", "c"), full + driverName + ", 1 more asked", fwk.Unschedulable},
+		"attached and used":      {"and counts once", []runtime.Object{fakeapi.Attachment("pv-a", "n1", driverName)}, []*corev1.Pod{fakeapi.Pod("x", "a")}, fakeapi.Pod("p", "b"), pass, fwk.Success},
+		"own, still attached":    {"the pod comes back to its volume (upstream counts it twice)", []runtime.Object{fakeapi.Attachment("pv-a", "n1", driverName), fakeapi.Attachment("pv-b", "n1", driverName)}, nil, fakeapi.Pod("p", "a", "b"), pass, fwk.Unschedulable},
+		"attached elsewhere":     {"another node's", []runtime.Object{fakeapi.Attachment("pv-a", "n2", driverName), fakeapi.Attachment("pv-b", "n2", driverName)}, nil, fakeapi.Pod("p", "c"), pass, fwk.Success},
+		"migrated volume":        {"counts for the driver that took it over", []runtime.Object{inTree, ebsClaim, onlyEBS(0)}, nil, fakeapi.Pod("p", "ebs"), full + ebsDriver + ", 1 more asked", fwk.Unschedulable},
+		"migrated attachment":    {"counts too (upstream forgets it)", []runtime.Object{inTree, ebsClaim, onlyEBS(1), fakeapi.Attachment("pv-ebs", "n1", ebsDriver)}, nil, inline, full + ebsDriver + ", 1 more asked", fwk.Success},
 		"inline in-tree volume":  {"counts for the driver that took it over", []runtime.Object{onlyEBS(0)}, nil, inline, full + ebsDriver + ", 1 more asked", fwk.Unschedulable},
 		"inline, there already":  {"two pods of one disk", []runtime.Object{onlyEBS(1)}, []*corev1.Pod{inline}, inline, pass, fwk.Success},
 		"inline CSI volume":      {"is never attached", []runtime.Object{makeCSINode(map[string]int32{driverName: 0})}, nil, own, pass, fwk.Success},
-		"unbound, migrated":      {"by its class's provisioner", []runtime.Object{onlyEBS(0), makePVC("new", "ebs", "1Gi")}, nil, makePod("p", "new"), full + ebsDriver + ", 1 more asked", fwk.Unschedulable},
-		"no limit for driver":    {"any number", []runtime.Object{onlyEBS(0)}, []*corev1.Pod{makePod("x", "a", "b")}, makePod("p", "c"), pass, fwk.Success},
-		"driver required":        {"eviction installs no driver (upstream: Unschedulable)", []runtime.Object{required, onlyEBS(0)}, nil, makePod("p", "a"), missing + driverName, fwk.Unschedulable},
-		"driver required, there": {"then all is well", []runtime.Object{required}, nil, makePod("p", "a"), pass, fwk.Success},
-		"startup taint":          {"the node waits for the driver (upstream knows no taint)", []runtime.Object{tainted, onlyEBS(0)}, nil, makePod("p", "a"), missing + driverName, fwk.Success},
-		"startup taint, there":   {"the driver has come", []runtime.Object{tainted}, nil, makePod("p", "a"), pass, fwk.Success},
+		"unbound, migrated":      {"by its class's provisioner", []runtime.Object{onlyEBS(0), fakeapi.PVC("new", "ebs", "1Gi")}, nil, fakeapi.Pod("p", "new"), full + ebsDriver + ", 1 more asked", fwk.Unschedulable},
+		"no limit for driver":    {"any number", []runtime.Object{onlyEBS(0)}, []*corev1.Pod{fakeapi.Pod("x", "a", "b")}, fakeapi.Pod("p", "c"), pass, fwk.Success},
+		"driver required":        {"eviction installs no driver (upstream: Unschedulable)", []runtime.Object{required, onlyEBS(0)}, nil, fakeapi.Pod("p", "a"), missing + driverName, fwk.Unschedulable},
+		"driver required, there": {"then all is well", []runtime.Object{required}, nil, fakeapi.Pod("p", "a"), pass, fwk.Success},
+		"startup taint":          {"the node waits for the driver (upstream knows no taint)", []runtime.Object{tainted, onlyEBS(0)}, nil, fakeapi.Pod("p", "a"), missing + driverName, fwk.Success},
+		"startup taint, there":   {"the driver has come", []runtime.Object{tainted}, nil, fakeapi.Pod("p", "a"), pass, fwk.Success},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			c := attachCluster(t, tc.objects...)
-			c.put(tc.pod)
+			c.Put(tc.pod)
 			for _, pod := range tc.on {
 				pod.Spec.NodeName = "n1"
 			}
@@ -122,9 +124,9 @@ func TestAttached(t *testing.T) {
 // TestPreemptionOfAttached: the dry run without a pod is without its attachment;
 // upstream still counts it.
 func TestPreemptionOfAttached(t *testing.T) {
-	running, pod := makePod("x", "a", "b"), makePod("p", "c")
+	running, pod := fakeapi.Pod("x", "a", "b"), fakeapi.Pod("p", "c")
 	running.Spec.NodeName = "n1"
-	r := attachCluster(t, makeAttachment("pv-a", "n1", driverName), makeAttachment("pv-b", "n1", driverName), pod).start(t.Context(), running)
+	r := attachCluster(t, fakeapi.Attachment("pv-a", "n1", driverName), fakeapi.Attachment("pv-b", "n1", driverName), pod).start(t.Context(), running)
 	cy, refused := r.judge(pod)
 	if len(refused) != 1 {
 		t.Fatalf("a full node passes: %v", refused)
@@ -150,10 +152,10 @@ func TestPreemptionOfAttached(t *testing.T) {
 
 // TestLimitVanishes: while the driver restarts its limit stands.
 func TestLimitVanishes(t *testing.T) {
-	running, pod := makePod("x", "a", "b"), makePod("p", "c")
+	running, pod := fakeapi.Pod("x", "a", "b"), fakeapi.Pod("p", "c")
 	running.Spec.NodeName = "n1"
 	r := attachCluster(t, pod).start(t.Context(), running)
-	r.put(makeCSINode(nil))
+	r.Put(makeCSINode(nil))
 	r.seen(func() bool { _, kept := r.plugin.cache.Remembered("n1", driverName); return kept })
 	if _, refused := r.judge(pod); len(refused) != 1 {
 		t.Errorf("a limit that vanished is no limit: %v", refused)

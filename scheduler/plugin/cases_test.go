@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-storage/berth/scheduler/internal/fakeapi"
 	"github.com/berth-storage/berth/volume"
 )
 
@@ -31,7 +32,7 @@ func nameOf(title string) caseName {
 }
 
 func (k caseName) class(name, provisioner string, topologies ...string) *storagev1.StorageClass {
-	return makeClass(string(k)+name, provisioner, topologies...)
+	return fakeapi.Class(string(k)+name, provisioner, topologies...)
 }
 
 func (k caseName) immediate(name string) *storagev1.StorageClass {
@@ -41,17 +42,17 @@ func (k caseName) immediate(name string) *storagev1.StorageClass {
 }
 
 func (k caseName) pvc(name, class, size string) *corev1.PersistentVolumeClaim {
-	return makePVC(string(k)+name, string(k)+class, size)
+	return fakeapi.PVC(string(k)+name, string(k)+class, size)
 }
 
 func (k caseName) pv(name, class, size, node string) *corev1.PersistentVolume {
-	return makePV(string(k)+name, string(k)+class, size, node)
+	return fakeapi.PV(string(k)+name, string(k)+class, size, node)
 }
 
 // bound are a claim and its volume, bound to each other.
 func (k caseName) bound(name, class, node string) []runtime.Object {
 	pvc, pv := k.pvc(name, class, "1Gi"), k.pv("pv-"+name, class, "1Gi", node)
-	return []runtime.Object{boundTo(pvc, pv.Name), takenBy(pv, pvc)}
+	return []runtime.Object{fakeapi.BoundTo(pvc, pv.Name), takenBy(pv, pvc)}
 }
 
 // migrated are a claim and its volume of a plugin that a CSI driver took over.
@@ -67,7 +68,7 @@ func (k caseName) migrated(name, zone string) []runtime.Object {
 
 // capacity is an object of a pool of the case's own; an empty size is not published.
 func (k caseName) capacity(class, node, size, maximum string) *storagev1.CSIStorageCapacity {
-	o := makeCapacity(string(k)+class, node, "1Gi", 5)
+	o := fakeapi.Capacity(string(k)+class, node, "1Gi", 5)
 	o.Annotations[volume.AnnotationPool] = string(k) + node
 	o.Capacity = nil
 	if size != "" {
@@ -80,9 +81,9 @@ func (k caseName) capacity(class, node, size, maximum string) *storagev1.CSIStor
 }
 
 func (k caseName) pod(claims ...string) *corev1.Pod {
-	pod := makePod(string(k) + "pod")
+	pod := fakeapi.Pod(string(k) + "pod")
 	for _, c := range claims {
-		pod.Spec.Volumes = append(pod.Spec.Volumes, makePod("", string(k)+c).Spec.Volumes...)
+		pod.Spec.Volumes = append(pod.Spec.Volumes, fakeapi.Pod("", string(k)+c).Spec.Volumes...)
 	}
 	return pod
 }
@@ -109,8 +110,8 @@ func selectedFor(pvc *corev1.PersistentVolumeClaim, node string) *corev1.Persist
 func caseNodes() []runtime.Object {
 	migrating := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{volume.AnnMigratedPlugins: ebsPlugin}}}
 	return []runtime.Object{
-		makeNode("n1", volume.LabelZone, "z1", ebsZone, "z2"), makeNode("n2", volume.LabelZone, "z1"), makeNode("n3", volume.LabelZone, "z1"),
-		migrating, &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n2"}}, makeDriver(driverName),
+		fakeapi.Node("n1", volume.LabelZone, "z1", ebsZone, "z2"), fakeapi.Node("n2", volume.LabelZone, "z1"), fakeapi.Node("n3", volume.LabelZone, "z1"),
+		migrating, &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n2"}}, fakeapi.Driver(driverName),
 	}
 }
 

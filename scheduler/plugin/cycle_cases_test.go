@@ -17,20 +17,22 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/volumebinding"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-storage/berth/scheduler/args"
 	"github.com/berth-storage/berth/scheduler/binder"
 	"github.com/berth-storage/berth/scheduler/binding"
+	"github.com/berth-storage/berth/scheduler/internal/fakeapi"
 	"github.com/berth-storage/berth/volume"
 )
 
 // upstreamVolumes is upstream's VolumeBinding on the same framework, with the
 // same shape.
-func (r *rig) upstreamVolumes(shape []ShapePoint) volumesPlugin {
+func (r *rig) upstreamVolumes(shape []args.ShapePoint) volumesPlugin {
 	r.t.Helper()
-	args := &config.VolumeBindingArgs{BindTimeoutSeconds: 600}
+	theirs := &config.VolumeBindingArgs{BindTimeoutSeconds: 600}
 	for _, p := range shape {
-		args.Shape = append(args.Shape, config.UtilizationShapePoint{Utilization: p.Utilization, Score: p.Score})
+		theirs.Shape = append(theirs.Shape, config.UtilizationShapePoint{Utilization: p.Utilization, Score: p.Score})
 	}
-	p, err := volumebinding.New(r.ctx, args, r.framework.(fwk.Handle), feature.Features{EnableVolumeAttributesClass: true, EnableStorageCapacityScoring: true})
+	p, err := volumebinding.New(r.ctx, theirs, r.framework.(fwk.Handle), feature.Features{EnableVolumeAttributesClass: true, EnableStorageCapacityScoring: true})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -47,10 +49,10 @@ func TestCycle(t *testing.T) {
 	all := func(answer string) map[string]string {
 		return map[string]string{"n1": answer, "n2": answer, "n3": answer, "n4": answer}
 	}
-	lost := boundTo(makePVC("a", "wait", "1Gi"), "gone")
+	lost := fakeapi.BoundTo(fakeapi.PVC("a", "wait", "1Gi"), "gone")
 	lost.Status.Phase = corev1.ClaimLost
 	zonal := func(name, class, size, zone string) *corev1.PersistentVolume {
-		pv := makePV(name, class, size, "n1")
+		pv := fakeapi.PV(name, class, size, "n1")
 		pv.Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0] = corev1.NodeSelectorRequirement{
 			Key: volume.LabelZone, Operator: corev1.NodeSelectorOpIn, Values: []string{zone},
 		}
@@ -58,47 +60,47 @@ func TestCycle(t *testing.T) {
 	}
 	ofNodes := func(class string) []runtime.Object {
 		return []runtime.Object{
-			makePV("n1-0-"+class, class, "200Gi", "n1"), makePV("n1-1-"+class, class, "200Gi", "n1"),
-			makePV("n2-0-"+class, class, "100Gi", "n2"), makePV("n2-1-"+class, class, "100Gi", "n2"),
+			fakeapi.PV("n1-0-"+class, class, "200Gi", "n1"), fakeapi.PV("n1-1-"+class, class, "200Gi", "n1"),
+			fakeapi.PV("n2-0-"+class, class, "100Gi", "n2"), fakeapi.PV("n2-1-"+class, class, "100Gi", "n2"),
 		}
 	}
 	ofZones := []runtime.Object{
-		makePVC("a", "wait", "50Gi"),
+		fakeapi.PVC("a", "wait", "50Gi"),
 		zonal("z1-0", "wait", "200Gi", "z1"), zonal("z1-1", "wait", "200Gi", "z1"), zonal("z2-0", "wait", "100Gi", "z2"), zonal("z2-1", "wait", "100Gi", "z2"),
 	}
 	pools := func(n1, n2, n3 string) []runtime.Object {
-		return []runtime.Object{makeCapacity("dyn", "n1", n1, 1), makeCapacity("dyn", "n2", n2, 1), makeCapacity("dyn", "n3", n3, 1)}
+		return []runtime.Object{fakeapi.Capacity("dyn", "n1", n1, 1), fakeapi.Capacity("dyn", "n2", n2, 1), fakeapi.Capacity("dyn", "n3", n3, 1)}
 	}
-	fullest := []ShapePoint{{0, 0}, {100, 10}}
+	fullest := []args.ShapePoint{{Utilization: 0, Score: 0}, {Utilization: 100, Score: 10}}
 	cases := map[string]struct {
 		reason   string
 		objects  []runtime.Object
 		claims   []string
-		shape    []ShapePoint
+		shape    []args.ShapePoint
 		want     map[string]string
 		prescore fwk.Code
 	}{
 		"no claims":        {reason: "there is nothing to judge", want: all("Skip")},
-		"bound everywhere": {reason: "no score tells nodes apart", objects: []runtime.Object{boundTo(makePVC("a", "wait", "1Gi"), "pv"), makePV("pv", "wait", "1Gi", "")}, claims: []string{"a"}, want: all(scored(0)), prescore: fwk.Skip},
+		"bound everywhere": {reason: "no score tells nodes apart", objects: []runtime.Object{fakeapi.BoundTo(fakeapi.PVC("a", "wait", "1Gi"), "pv"), fakeapi.PV("pv", "wait", "1Gi", "")}, claims: []string{"a"}, want: all(scored(0)), prescore: fwk.Skip},
 		"claim missing":    {reason: "no node helps", claims: []string{"a"}, want: all("UnschedulableAndUnresolvable")},
 		"one claim missing": {
-			reason: "no node helps", objects: []runtime.Object{boundTo(makePVC("a", "wait", "1Gi"), "pv"), makePV("pv", "wait", "1Gi", "")}, claims: []string{"a", "b"},
+			reason: "no node helps", objects: []runtime.Object{fakeapi.BoundTo(fakeapi.PVC("a", "wait", "1Gi"), "pv"), fakeapi.PV("pv", "wait", "1Gi", "")}, claims: []string{"a", "b"},
 			want: all("UnschedulableAndUnresolvable"),
 		},
-		"immediate, unbound": {reason: "the PV controller's business", objects: []runtime.Object{makePVC("a", "now", "1Gi")}, claims: []string{"a"}, want: all("UnschedulableAndUnresolvable")},
-		"no volume":          {reason: "and nobody makes one", objects: []runtime.Object{makePVC("a", "wait", "1Gi")}, claims: []string{"a"}, want: all(refused + noVolume)},
+		"immediate, unbound": {reason: "the PV controller's business", objects: []runtime.Object{fakeapi.PVC("a", "now", "1Gi")}, claims: []string{"a"}, want: all("UnschedulableAndUnresolvable")},
+		"no volume":          {reason: "and nobody makes one", objects: []runtime.Object{fakeapi.PVC("a", "wait", "1Gi")}, claims: []string{"a"}, want: all(refused + noVolume)},
 		"bound elsewhere, and no volume": {
 			reason: "both causes are told", claims: []string{"a", "b"}, want: all(refused + noVolume + "; " + noAffinity),
-			objects: []runtime.Object{boundTo(makePVC("a", "wait", "1Gi"), "pv"), makePV("pv", "wait", "1Gi", "n9"), makePVC("b", "wait", "1Gi")},
+			objects: []runtime.Object{fakeapi.BoundTo(fakeapi.PVC("a", "wait", "1Gi"), "pv"), fakeapi.PV("pv", "wait", "1Gi", "n9"), fakeapi.PVC("b", "wait", "1Gi")},
 		},
-		"volume gone":       {reason: "the data are gone", objects: []runtime.Object{boundTo(makePVC("a", "wait", "1Gi"), "gone")}, claims: []string{"a"}, want: all(refused + noPV)},
+		"volume gone":       {reason: "the data are gone", objects: []runtime.Object{fakeapi.BoundTo(fakeapi.PVC("a", "wait", "1Gi"), "gone")}, claims: []string{"a"}, want: all(refused + noPV)},
 		"volume gone, lost": {reason: "and the PV controller says so", objects: []runtime.Object{lost}, claims: []string{"a"}, want: all("UnschedulableAndUnresolvable")},
 		"local volumes": {
-			reason: "what is left unused counts for a node", claims: []string{"a"}, objects: append(ofNodes("wait"), makePVC("a", "wait", "50Gi")),
+			reason: "what is left unused counts for a node", claims: []string{"a"}, objects: append(ofNodes("wait"), fakeapi.PVC("a", "wait", "50Gi")),
 			want: map[string]string{"n1": scored(75), "n2": scored(50), "n3": refused + noVolume, "n4": refused + noVolume},
 		},
 		"local volumes of two classes": {
-			reason: "the classes count alike", claims: []string{"a", "b"}, objects: append(append(ofNodes("wait"), ofNodes("hdd")...), makePVC("a", "wait", "50Gi"), makePVC("b", "hdd", "100Gi")),
+			reason: "the classes count alike", claims: []string{"a", "b"}, objects: append(append(ofNodes("wait"), ofNodes("hdd")...), fakeapi.PVC("a", "wait", "50Gi"), fakeapi.PVC("b", "hdd", "100Gi")),
 			want: map[string]string{"n1": scored(63), "n2": scored(25), "n3": refused + noVolume, "n4": refused + noVolume},
 		},
 		"zonal volumes": {reason: "nodes of one zone are alike", claims: []string{"a"}, objects: ofZones, want: map[string]string{"n1": scored(75), "n2": scored(75), "n3": scored(50), "n4": scored(50)}},
@@ -107,60 +109,60 @@ func TestCycle(t *testing.T) {
 			want: map[string]string{"n1": scored(25), "n2": scored(25), "n3": scored(50), "n4": scored(50)},
 		},
 		"capacity": {
-			reason: "what is left free counts", claims: []string{"a"}, objects: append(pools("100Gi", "50Gi", "10Gi"), makePVC("a", "dyn", "10Gi")),
+			reason: "what is left free counts", claims: []string{"a"}, objects: append(pools("100Gi", "50Gi", "10Gi"), fakeapi.PVC("a", "dyn", "10Gi")),
 			want: map[string]string{"n1": scored(90), "n2": scored(80), "n3": scored(0), "n4": refused + noSpace},
 		},
 		"capacity beside a local volume": {
 			reason: "volumes that exist decide alone", claims: []string{"a", "b"},
-			objects: append(pools("100Gi", "50Gi", "10Gi"), makePVC("a", "dyn", "10Gi"), makePVC("b", "wait", "50Gi"), makePV("pv1", "wait", "100Gi", "n1"), makePV("pv2", "wait", "100Gi", "n2"), makePV("pv3", "wait", "100Gi", "n3")),
+			objects: append(pools("100Gi", "50Gi", "10Gi"), fakeapi.PVC("a", "dyn", "10Gi"), fakeapi.PVC("b", "wait", "50Gi"), fakeapi.PV("pv1", "wait", "100Gi", "n1"), fakeapi.PV("pv2", "wait", "100Gi", "n2"), fakeapi.PV("pv3", "wait", "100Gi", "n3")),
 			want:    map[string]string{"n1": scored(50), "n2": scored(50), "n3": scored(50), "n4": refused + noSpace},
 		},
 		"two claims of one pool": {
-			reason: "they fill it", claims: []string{"a", "b"}, objects: append(pools("100Gi", "200Gi", "99Gi")[:2], makePVC("a", "dyn", "50Gi"), makePVC("b", "dyn", "50Gi")),
+			reason: "they fill it", claims: []string{"a", "b"}, objects: append(pools("100Gi", "200Gi", "99Gi")[:2], fakeapi.PVC("a", "dyn", "50Gi"), fakeapi.PVC("b", "dyn", "50Gi")),
 			want: map[string]string{"n1": scored(0), "n2": scored(50), "n3": refused + noSpace, "n4": refused + noSpace},
 		},
 		"capacity, fullest first": {
-			reason: "the shape turns the order round", claims: []string{"a"}, shape: fullest, objects: append(pools("100Gi", "20Gi", "10Gi"), makePVC("a", "dyn", "10Gi")),
+			reason: "the shape turns the order round", claims: []string{"a"}, shape: fullest, objects: append(pools("100Gi", "20Gi", "10Gi"), fakeapi.PVC("a", "dyn", "10Gi")),
 			want: map[string]string{"n1": scored(10), "n2": scored(50), "n3": scored(100), "n4": refused + noSpace},
 		},
 		"capacity, emptiest first": {
-			reason: "the default", claims: []string{"a"}, objects: append(pools("100Gi", "20Gi", "10Gi"), makePVC("a", "dyn", "10Gi")),
+			reason: "the default", claims: []string{"a"}, objects: append(pools("100Gi", "20Gi", "10Gi"), fakeapi.PVC("a", "dyn", "10Gi")),
 			want: map[string]string{"n1": scored(90), "n2": scored(50), "n3": scored(0), "n4": refused + noSpace},
 		},
 		"selected already": {
-			reason: "the provisioner's node is the only one", claims: []string{"a"}, objects: append(pools("100Gi", "20Gi", "10Gi"), selectedFor(makePVC("a", "untracked", "10Gi"), "n2")),
+			reason: "the provisioner's node is the only one", claims: []string{"a"}, objects: append(pools("100Gi", "20Gi", "10Gi"), selectedFor(fakeapi.PVC("a", "untracked", "10Gi"), "n2")),
 			want: map[string]string{"n1": refused + noVolume, "n2": scored(0), "n3": refused + noVolume, "n4": refused + noVolume},
 		},
-		"driver that tracks nothing": {reason: "every node is as good", claims: []string{"a"}, objects: []runtime.Object{makePVC("a", "untracked", "10Gi")}, want: all(scored(0))},
+		"driver that tracks nothing": {reason: "every node is as good", claims: []string{"a"}, objects: []runtime.Object{fakeapi.PVC("a", "untracked", "10Gi")}, want: all(scored(0))},
 		"attributes class": {reason: "a volume of another one is no choice", claims: []string{"a"}, objects: []runtime.Object{
 			func() *corev1.PersistentVolumeClaim {
-				pvc := makePVC("a", "wait", "1Gi")
+				pvc := fakeapi.PVC("a", "wait", "1Gi")
 				pvc.Spec.VolumeAttributesClassName = new("gold")
 				return pvc
 			}(),
 			func() *corev1.PersistentVolume {
-				pv := makePV("pv1", "wait", "2Gi", "n1")
+				pv := fakeapi.PV("pv1", "wait", "2Gi", "n1")
 				pv.Spec.VolumeAttributesClassName = new("gold")
 				return pv
-			}(), makePV("pv2", "wait", "2Gi", "n2"),
+			}(), fakeapi.PV("pv2", "wait", "2Gi", "n2"),
 		}, want: map[string]string{"n1": scored(50), "n2": refused + noVolume, "n3": refused + noVolume, "n4": refused + noVolume}},
 	}
-	now := makeClass("now", noProvisioner)
+	now := fakeapi.Class("now", noProvisioner)
 	now.VolumeBindingMode = ptr.To(storagev1.VolumeBindingImmediate)
 	for title, tc := range cases {
 		t.Run(title, func(t *testing.T) {
-			r := newCluster(t, append(tc.objects, now, makeClass("wait", noProvisioner), makeClass("hdd", noProvisioner), makeClass("dyn", driverName), makeClass("untracked", "untracked.driver"), makeDriver(driverName),
-				makeNode("n1", volume.LabelZone, "z1"), makeNode("n2", volume.LabelZone, "z1"), makeNode("n3", volume.LabelZone, "z2"), makeNode("n4", volume.LabelZone, "z2"))...).start(t.Context())
-			shape := []ShapePoint{{0, 10}, {100, 0}}
+			r := newCluster(t, append(tc.objects, now, fakeapi.Class("wait", noProvisioner), fakeapi.Class("hdd", noProvisioner), fakeapi.Class("dyn", driverName), fakeapi.Class("untracked", "untracked.driver"), fakeapi.Driver(driverName),
+				fakeapi.Node("n1", volume.LabelZone, "z1"), fakeapi.Node("n2", volume.LabelZone, "z1"), fakeapi.Node("n3", volume.LabelZone, "z2"), fakeapi.Node("n4", volume.LabelZone, "z2"))...).start(t.Context())
+			shape := []args.ShapePoint{{Utilization: 0, Score: 10}, {Utilization: 100, Score: 0}}
 			if tc.shape != nil {
 				shape = tc.shape
-				r.rebind(func(o *binder.Options) { o.Shape = (&Args{Shape: shape}).shape() })
+				r.rebind(func(o *binder.Options) { o.Shape = (&args.Args{Shape: shape}).Scores() })
 			}
 			infos, err := r.framework.SnapshotSharedLister().NodeInfos().List()
 			if err != nil {
 				t.Fatal(err)
 			}
-			pod := makePod("p", tc.claims...)
+			pod := fakeapi.Pod("p", tc.claims...)
 			if diff := cmp.Diff(tc.want, answers(t.Context(), t, r.plugin, pod, infos)); diff != "" {
 				t.Errorf("%s: (-want +got)\n%s", tc.reason, diff)
 			}
@@ -187,7 +189,7 @@ func (k caseName) taken(t *testing.T, r *rig) (out []string) {
 	if shelf := r.plugin.cache.Snapshot().Shelf(&claim); shelf != nil {
 		shelf.Ascend(node, 0, free)
 	}
-	volumes, err := r.client.CoreV1().PersistentVolumes().List(t.Context(), metav1.ListOptions{})
+	volumes, err := r.Client.CoreV1().PersistentVolumes().List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +198,7 @@ func (k caseName) taken(t *testing.T, r *rig) (out []string) {
 			out = append(out, name)
 		}
 	}
-	claims, err := r.client.CoreV1().PersistentVolumeClaims("default").List(t.Context(), metav1.ListOptions{})
+	claims, err := r.Client.CoreV1().PersistentVolumeClaims("default").List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +232,7 @@ func TestReserve(t *testing.T) {
 	}
 	ebb := func(name string) func(*rig, caseName) {
 		return func(r *rig, k caseName) {
-			r.delete(r.volume(string(k) + name))
+			r.Delete(r.Volume(string(k) + name))
 			r.seen(func() bool { return r.plugin.cache.Volume(string(k)+name) == nil })
 		}
 	}
@@ -265,7 +267,7 @@ func TestReserve(t *testing.T) {
 		"claim selected elsewhere": {reason: "all or nothing", claims: []string{"a", "b"}, before: []string{"b on n2"}, wantErr: "b", objects: func(k caseName) []runtime.Object {
 			return append(pair(k, "a", "pv1"), k.class("dyn", "untracked.driver"), k.pvc("b", "dyn", "1Gi"))
 		}, between: func(r *rig, k caseName) {
-			r.put(selectedFor(r.claim(string(k)+"b"), "n2"))
+			r.Put(selectedFor(r.Claim(string(k)+"b"), "n2"))
 			r.seen(func() bool {
 				return r.plugin.cache.ClaimByKey("default/" + string(k) + "b").Annotations[volume.AnnSelectedNode] == "n2"
 			})

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/berth-storage/berth/scheduler/internal/fakeapi"
 	"github.com/berth-storage/berth/volume"
 )
 
@@ -91,10 +92,10 @@ func runFind(t *testing.T, cases map[string]findCase, pods map[string]*corev1.Po
 // TestFindVolumes: claims that only existing volumes can serve (upstream:
 // TestFindPodVolumesWithoutProvisioning).
 func TestFindVolumes(t *testing.T) {
-	config := makePod("config")
+	config := fakeapi.Pod("config")
 	config.Spec.Volumes = []corev1.Volume{{Name: "c", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{}}}}
 	ephemeral := func(title string) *corev1.Pod {
-		pod := makePod(string(nameOf(title)) + "pod")
+		pod := fakeapi.Pod(string(nameOf(title)) + "pod")
 		pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{}}}}}
 		return pod
 	}
@@ -190,7 +191,7 @@ func TestFindProvisioning(t *testing.T) {
 				objects := append(more(k), k.class("dyn", provisioner), k.class("local", noProvisioner), k.immediate("now"), k.class("none", ""),
 					k.class("far", provisioner, volume.LabelZone, "z9"), k.capacity("dyn", "n1", "8Gi", ""), k.capacity("far", "n1", "8Gi", ""))
 				if driver == "untracked" {
-					d := makeDriver(provisioner)
+					d := fakeapi.Driver(provisioner)
 					d.Spec.StorageCapacity = new(false)
 					objects = append(objects, d)
 				}

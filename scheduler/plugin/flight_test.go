@@ -11,6 +11,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
+	"github.com/berth-storage/berth/scheduler/internal/fakeapi"
 	"github.com/berth-storage/berth/volume"
 )
 
@@ -18,7 +19,7 @@ import (
 // judged for room by others, and its volumes are where it is (gate
 // InPlacePodVerticalScalingSchedulerPreemption).
 func TestResizeDeferred(t *testing.T) {
-	waits := makePod("p", "missing")
+	waits := fakeapi.Pod("p", "missing")
 	waits.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonDeferred}}
 	cases := map[string]struct {
 		reason string
@@ -28,11 +29,11 @@ func TestResizeDeferred(t *testing.T) {
 	}{
 		"deferred":           {"nothing is to be bound", true, waits, true},
 		"deferred, gate off": {"the pod is as any other", false, waits, false},
-		"not deferred":       {"the pod is as any other", true, makePod("p", "missing"), false},
+		"not deferred":       {"the pod is as any other", true, fakeapi.Pod("p", "missing"), false},
 	}
 	for title, tc := range cases {
 		t.Run(title, func(t *testing.T) {
-			r := newCluster(t, makeNode("n1")).start(t.Context())
+			r := newCluster(t, fakeapi.Node("n1")).start(t.Context())
 			r.plugin.resizes = tc.gate
 			infos, err := r.framework.SnapshotSharedLister().NodeInfos().List()
 			if err != nil {
@@ -57,9 +58,9 @@ func TestResizeDeferred(t *testing.T) {
 // TestPreFlight: whether PreBind has anything to do on a node, told before
 // (upstream: Test_PreBindPreFlight).
 func TestPreFlight(t *testing.T) {
-	objects := []runtime.Object{makeNode("n1"), makeNode("n2"), makeClass("local", noProvisioner), makePVC("a", "local", "1Gi"), makePV("pv", "local", "1Gi", "n1")}
-	bound := makePVC("b", "local", "1Gi")
-	objects = append(objects, boundTo(bound, "pv-b"), takenBy(makePV("pv-b", "local", "1Gi", "n1"), bound))
+	objects := []runtime.Object{fakeapi.Node("n1"), fakeapi.Node("n2"), fakeapi.Class("local", noProvisioner), fakeapi.PVC("a", "local", "1Gi"), fakeapi.PV("pv", "local", "1Gi", "n1")}
+	bound := fakeapi.PVC("b", "local", "1Gi")
+	objects = append(objects, fakeapi.BoundTo(bound, "pv-b"), takenBy(fakeapi.PV("pv-b", "local", "1Gi", "n1"), bound))
 	r := newCluster(t, objects...).start(t.Context())
 	cases := map[string]struct {
 		reason   string
@@ -68,17 +69,17 @@ func TestPreFlight(t *testing.T) {
 		node     string
 		want     fwk.Code
 	}{
-		"all bound":       {"there is nothing to do", makePod("p", "b"), true, "n1", fwk.Skip},
-		"no claims":       {"there is nothing to do", makePod("p"), true, "n1", fwk.Skip},
-		"to be bound":     {"PreBind has to run", makePod("p", "a"), true, "n1", fwk.Success},
+		"all bound":       {"there is nothing to do", fakeapi.Pod("p", "b"), true, "n1", fwk.Skip},
+		"no claims":       {"there is nothing to do", fakeapi.Pod("p"), true, "n1", fwk.Skip},
+		"to be bound":     {"PreBind has to run", fakeapi.Pod("p", "a"), true, "n1", fwk.Success},
 		"nothing judged":  {"the cycle has no state", nil, false, "n1", fwk.Error},
-		"not reserved":    {"there is no plan", makePod("p", "a"), false, "n1", fwk.Error},
-		"of another node": {"the plan is for another node", makePod("p", "a"), true, "n2", fwk.Error},
+		"not reserved":    {"there is no plan", fakeapi.Pod("p", "a"), false, "n1", fwk.Error},
+		"of another node": {"the plan is for another node", fakeapi.Pod("p", "a"), true, "n2", fwk.Error},
 	}
 	for title, tc := range cases {
 		t.Run(title, func(t *testing.T) {
 			var state fwk.CycleState = framework.NewCycleState()
-			pod := makePod("p", "a")
+			pod := fakeapi.Pod("p", "a")
 			if tc.pod != nil {
 				pod = tc.pod
 				var cy *cycle
@@ -104,15 +105,15 @@ func TestPreFlight(t *testing.T) {
 func TestMigratedIsBound(t *testing.T) {
 	for title, plugins := range map[string]string{"handled by the driver": ebsPlugin, "not yet": ""} {
 		t.Run(title, func(t *testing.T) {
-			pv := makePV("tree", "local", "1Gi", "n1")
+			pv := fakeapi.PV("tree", "local", "1Gi", "n1")
 			pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "vol-1"}}
 			pv.Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0] = corev1.NodeSelectorRequirement{
 				Key: volume.LabelZone, Operator: corev1.NodeSelectorOpIn, Values: []string{"z1"},
 			}
-			pod := makePod("web", "a")
-			c := newCluster(t, makeNode("n1", volume.LabelZone, "z1", ebsZone, "z1"), makeNode("n2", volume.LabelZone, "z2", ebsZone, "z2"),
+			pod := fakeapi.Pod("web", "a")
+			c := newCluster(t, fakeapi.Node("n1", volume.LabelZone, "z1", ebsZone, "z1"), fakeapi.Node("n2", volume.LabelZone, "z2", ebsZone, "z2"),
 				&storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{volume.AnnMigratedPlugins: plugins}}},
-				makeClass("local", noProvisioner), pv, makePVC("a", "local", "1Gi"), pod)
+				fakeapi.Class("local", noProvisioner), pv, fakeapi.PVC("a", "local", "1Gi"), pod)
 			cy, refused := c.start(t.Context()).judge(pod)
 			if _, here := refused["n1"]; here || len(refused) != 1 {
 				t.Fatalf("refused: %v", refused)
@@ -120,11 +121,11 @@ func TestMigratedIsBound(t *testing.T) {
 			if s := cy.reserve("n1"); !s.IsSuccess() {
 				t.Fatal(s)
 			}
-			c.pvController(t.Context())
+			c.PVController(t.Context())
 			if s := cy.bind(t.Context(), "n1"); !s.IsSuccess() {
 				t.Fatal(s)
 			}
-			if ref := c.volume("tree").Spec.ClaimRef; ref == nil || ref.Name != "a" {
+			if ref := c.Volume("tree").Spec.ClaimRef; ref == nil || ref.Name != "a" {
 				t.Errorf("claimRef %v", ref)
 			}
 		})
@@ -136,18 +137,18 @@ func TestMigratedIsBound(t *testing.T) {
 func TestSharedPoolsOfArgs(t *testing.T) {
 	const driver = "shared.example.com"
 	class := func(name string) *storagev1.StorageClass {
-		sc := makeClass(name, driver)
+		sc := fakeapi.Class(name, driver)
 		sc.Parameters = map[string]string{"group": "vg0"}
 		return sc
 	}
 	room := func(class string) *storagev1.CSIStorageCapacity {
-		o := makeCapacity(class, "n1", "10Gi", 1)
+		o := fakeapi.Capacity(class, "n1", "10Gi", 1)
 		o.Annotations = nil
 		return o
 	}
-	pod := makePod("p", "a", "b")
-	r := newCluster(t, makeNode("n1"), makeDriver(driver), class("one"), class("two"), room("one"), room("two"),
-		makePVC("a", "one", "6Gi"), makePVC("b", "two", "6Gi")).start(t.Context())
+	pod := fakeapi.Pod("p", "a", "b")
+	r := newCluster(t, fakeapi.Node("n1"), fakeapi.Driver(driver), class("one"), class("two"), room("one"), room("two"),
+		fakeapi.PVC("a", "one", "6Gi"), fakeapi.PVC("b", "two", "6Gi")).start(t.Context())
 	infos, err := r.framework.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
 		t.Fatal(err)
@@ -162,8 +163,8 @@ func TestSharedPoolsOfArgs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r.factory.Start(t.Context().Done())
-			r.factory.WaitForCacheSync(t.Context().Done())
+			r.Factory.Start(t.Context().Done())
+			r.Factory.WaitForCacheSync(t.Context().Done())
 			got := answers(t.Context(), t, made.(volumesPlugin), pod, infos)["n1"]
 			if !strings.Contains(got, tc.want) {
 				t.Errorf("%s: got %q, want %q", tc.reason, got, tc.want)

@@ -12,24 +12,25 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/berth-storage/berth/scheduler/internal/fakeapi"
 	"github.com/berth-storage/berth/volume"
 )
 
 // TestRememberedLimitRaised: a node that is full by a remembered limit gets a
 // published one that is larger.
 func TestRememberedLimitRaised(t *testing.T) {
-	running, pod := makePod("x", "a", "b"), makePod("p", "c")
+	running, pod := fakeapi.Pod("x", "a", "b"), fakeapi.Pod("p", "c")
 	running.Spec.NodeName = "n1"
 	r := attachCluster(t, pod).start(t.Context(), running)
 	silent := makeCSINode(nil)
 	silent.Spec.Drivers = []storagev1.CSINodeDriver{{Name: driverName, NodeID: "n1"}}
-	r.put(silent)
+	r.Put(silent)
 	r.seen(func() bool { _, kept := r.plugin.cache.Remembered("n1", driverName); return kept })
 	if _, refused := r.judge(pod); len(refused) != 1 {
 		t.Fatalf("setup: %v", refused)
 	}
 	raised := makeCSINode(map[string]int32{driverName: 10})
-	r.put(raised)
+	r.Put(raised)
 	r.seen(func() bool { _, kept := r.plugin.cache.Remembered("n1", driverName); return !kept })
 	if h := r.hint(fwk.CSINode, pod, silent, raised); h != fwk.Queue {
 		t.Errorf("the hint says %v", h)
@@ -41,23 +42,23 @@ func TestRememberedLimitRaised(t *testing.T) {
 
 // TestHoldEndsByStaticVolume: a selected claim is given a volume that exists.
 func TestHoldEndsByStaticVolume(t *testing.T) {
-	pod := makePod("web", "a")
-	other := makePVC("b", "fast", "6Gi")
+	pod := fakeapi.Pod("web", "a")
+	other := fakeapi.PVC("b", "fast", "6Gi")
 	metav1.SetMetaDataAnnotation(&other.ObjectMeta, volume.AnnSelectedNode, "n1")
-	hand := makePV("hand", "fast", "6Gi", "n9")
-	c := newCluster(t, makeNode("n1"), makeDriver(driverName), makeClass("fast", driverName), makeCapacity("fast", "n1", "8Gi", 5),
-		makePVC("a", "fast", "6Gi"), other, hand, pod)
+	hand := fakeapi.PV("hand", "fast", "6Gi", "n9")
+	c := newCluster(t, fakeapi.Node("n1"), fakeapi.Driver(driverName), fakeapi.Class("fast", driverName), fakeapi.Capacity("fast", "n1", "8Gi", 5),
+		fakeapi.PVC("a", "fast", "6Gi"), other, hand, pod)
 	r := c.start(t.Context())
 	var refused map[string]string
 	r.seen(func() bool { _, refused = r.judge(pod); return len(refused) == 1 })
-	oldPV, oldPVC := c.volume("hand"), c.claim("b")
+	oldPV, oldPVC := c.Volume("hand"), c.Claim("b")
 	newPV := oldPV.DeepCopy()
 	newPV.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: "b", UID: other.UID}
 	newPV.Status.Phase = corev1.VolumeBound
-	c.put(newPV)
-	newPV = c.volume("hand")
-	c.put(boundTo(oldPVC, "hand"))
-	newPVC := c.claim("b")
+	c.Put(newPV)
+	newPV = c.Volume("hand")
+	c.Put(fakeapi.BoundTo(oldPVC, "hand"))
+	newPVC := c.Claim("b")
 	r.seen(func() bool {
 		pv, pvc := r.plugin.cache.Volume("hand"), r.plugin.cache.ClaimByKey("default/b")
 		return pv.Spec.ClaimRef != nil && pvc.Spec.VolumeName != ""
@@ -74,12 +75,12 @@ func TestHoldEndsByStaticVolume(t *testing.T) {
 // TestRefusalEndsHeard: any new version of a capacity object ends a refusal, and
 // its timer.
 func TestRefusalEndsHeard(t *testing.T) {
-	pod := makePod("web", "a")
-	claim := makePVC("a", "fast", "6Gi")
+	pod := fakeapi.Pod("web", "a")
+	claim := fakeapi.PVC("a", "fast", "6Gi")
 	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, volume.AnnSelectedNode, "n1")
 	r := dynamicCluster(t, claim, pod).start(t.Context())
 	r.seen(func() bool { _, refused := r.judge(pod); return len(refused) == 1 })
-	r.put(makePVC("a", "fast", "6Gi"))
+	r.Put(fakeapi.PVC("a", "fast", "6Gi"))
 	// n1 is shunned for n2, whose volumes have room; n2 is no place for the pod by
 	// the verdict of another plugin.
 	r.seen(func() bool {
@@ -88,11 +89,11 @@ func TestRefusalEndsHeard(t *testing.T) {
 		_, n2 := refused["n2"]
 		return n1 && !n2
 	})
-	old, shrunk := makeCapacity("fast", "n1", "8Gi", 5), makeCapacity("fast", "n1", "7Gi", 5)
+	old, shrunk := fakeapi.Capacity("fast", "n1", "8Gi", 5), fakeapi.Capacity("fast", "n1", "7Gi", 5)
 	old.ResourceVersion = "1"
-	r.put(shrunk)
+	r.Put(shrunk)
 	// Another pod of the claim is asked, as the pod itself waits.
-	r.seen(func() bool { _, refused := r.judge(makePod("probe", "a")); return len(refused) == 0 })
+	r.seen(func() bool { _, refused := r.judge(fakeapi.Pod("probe", "a")); return len(refused) == 0 })
 	if h := r.hint(fwk.CSIStorageCapacity, pod, old, shrunk); h != fwk.Queue {
 		t.Errorf("n1 is a choice again and the hint says %v", h)
 	}
@@ -101,24 +102,24 @@ func TestRefusalEndsHeard(t *testing.T) {
 // TestShunnedFor: a pod that another node was shunned for hears of all that
 // happens to nodes: one of them may be the node that had room.
 func TestShunnedFor(t *testing.T) {
-	pod := makePod("web", "a")
-	claim := makePVC("a", "fast", "6Gi")
+	pod := fakeapi.Pod("web", "a")
+	claim := fakeapi.PVC("a", "fast", "6Gi")
 	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, volume.AnnSelectedNode, "n1")
 	r := dynamicCluster(t, claim, pod).start(t.Context())
 	r.seen(func() bool { _, refused := r.judge(pod); return len(refused) == 1 })
-	r.put(makePVC("a", "fast", "6Gi"))
+	r.Put(fakeapi.PVC("a", "fast", "6Gi"))
 	r.seen(func() bool {
 		_, refused := r.judge(pod)
 		_, n1 := refused["n1"]
 		_, n2 := refused["n2"]
 		return n1 && !n2
 	})
-	cordoned := makeNode("n2")
+	cordoned := fakeapi.Node("n2")
 	cordoned.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}}
-	if h := r.hint(fwk.Node, pod, makeNode("n2"), cordoned); h != fwk.Queue {
+	if h := r.hint(fwk.Node, pod, fakeapi.Node("n2"), cordoned); h != fwk.Queue {
 		t.Errorf("n2 takes nothing any more and the hint says %v", h)
 	}
-	if h := r.hint(fwk.Node, pod, makeNode("n2"), nil); h != fwk.Queue {
+	if h := r.hint(fwk.Node, pod, fakeapi.Node("n2"), nil); h != fwk.Queue {
 		t.Errorf("n2 is gone and the hint says %v", h)
 	}
 }
@@ -126,15 +127,15 @@ func TestShunnedFor(t *testing.T) {
 // TestSharingEnds: the object that made two classes share a pool is deleted, and
 // with it the hold of the other class.
 func TestSharingEnds(t *testing.T) {
-	pod := makePod("web", "a")
-	other := makePVC("x", "slow", "6Gi")
+	pod := fakeapi.Pod("web", "a")
+	other := fakeapi.PVC("x", "slow", "6Gi")
 	metav1.SetMetaDataAnnotation(&other.ObjectMeta, volume.AnnSelectedNode, "n1")
-	gone := makeCapacity("slow", "n1", "8Gi", 5)
-	c := newCluster(t, makeNode("n1"), makeDriver(driverName), makeClass("fast", driverName), makeClass("slow", driverName),
-		makeCapacity("fast", "n1", "8Gi", 5), gone, makePVC("a", "fast", "6Gi"), other, pod)
+	gone := fakeapi.Capacity("slow", "n1", "8Gi", 5)
+	c := newCluster(t, fakeapi.Node("n1"), fakeapi.Driver(driverName), fakeapi.Class("fast", driverName), fakeapi.Class("slow", driverName),
+		fakeapi.Capacity("fast", "n1", "8Gi", 5), gone, fakeapi.PVC("a", "fast", "6Gi"), other, pod)
 	r := c.start(t.Context())
 	r.seen(func() bool { _, refused := r.judge(pod); return len(refused) == 1 })
-	r.delete(gone)
+	r.Delete(gone)
 	r.seen(func() bool { _, refused := r.judge(pod); return len(refused) == 0 })
 	if h := r.hint(fwk.CSIStorageCapacity, pod, gone, nil); h != fwk.Queue {
 		t.Errorf("there is room and the hint says %v", h)
@@ -143,8 +144,8 @@ func TestSharingEnds(t *testing.T) {
 
 // TestUndoUnderAnother: two pods of one claim reserved it before either wrote.
 func TestUndoUnderAnother(t *testing.T) {
-	pod, second := makePod("web", "sta"), makePod("second", "sta")
-	c := newCluster(t, makeNode("n1"), makeClass("local", "kubernetes.io/no-provisioner"), makePV("vol", "local", "2Gi", "n1"), makePVC("sta", "local", "1Gi"), pod, second)
+	pod, second := fakeapi.Pod("web", "sta"), fakeapi.Pod("second", "sta")
+	c := newCluster(t, fakeapi.Node("n1"), fakeapi.Class("local", "kubernetes.io/no-provisioner"), fakeapi.PV("vol", "local", "2Gi", "n1"), fakeapi.PVC("sta", "local", "1Gi"), pod, second)
 	r := c.start(t.Context())
 	cy, _ := r.judge(pod)
 	if s := cy.reserve("n1"); !s.IsSuccess() {
@@ -169,7 +170,7 @@ func TestUndoUnderAnother(t *testing.T) {
 	cancel(errors.New("preempted"))
 	<-failed
 	cy.unreserve()
-	if c.volume("vol").Spec.ClaimRef == nil {
+	if c.Volume("vol").Spec.ClaimRef == nil {
 		t.Error("the volume was given back under the pod that still has it reserved")
 	}
 }
@@ -177,14 +178,14 @@ func TestUndoUnderAnother(t *testing.T) {
 // TestPoolOfAnotherClass: what a volume takes from a pool, it takes from every
 // class that the pool serves, whatever class stands in the volume.
 func TestPoolOfAnotherClass(t *testing.T) {
-	pod := makePod("web", "a")
-	taken := makePV("odd", "local", "6Gi", "n1")
+	pod := fakeapi.Pod("web", "a")
+	taken := fakeapi.PV("odd", "local", "6Gi", "n1")
 	taken.Status.Phase = corev1.VolumeReleased
 	taken.Annotations = map[string]string{volume.AnnotationPool: "pool-n1", volume.AnnotationAllocation: "9"}
-	c := newCluster(t, makeNode("n1"), makeDriver(driverName), makeClass("fast", driverName), makeCapacity("fast", "n1", "8Gi", 5), makePVC("a", "fast", "6Gi"), taken, pod)
+	c := newCluster(t, fakeapi.Node("n1"), fakeapi.Driver(driverName), fakeapi.Class("fast", driverName), fakeapi.Capacity("fast", "n1", "8Gi", 5), fakeapi.PVC("a", "fast", "6Gi"), taken, pod)
 	r := c.start(t.Context())
 	r.seen(func() bool { _, refused := r.judge(pod); return len(refused) == 1 })
-	r.delete(taken)
+	r.Delete(taken)
 	r.seen(func() bool { _, refused := r.judge(pod); return len(refused) == 0 })
 	if h := r.hint(fwk.PersistentVolume, pod, taken, nil); h != fwk.Queue {
 		t.Errorf("there is room and the hint says %v", h)
@@ -193,16 +194,16 @@ func TestPoolOfAnotherClass(t *testing.T) {
 
 // TestHoldLeavesPool: the node of a hold leaves the pool, and others have room.
 func TestHoldLeavesPool(t *testing.T) {
-	pod := makePod("web", "a")
-	other := makePVC("x", "fast", "6Gi")
+	pod := fakeapi.Pod("web", "a")
+	other := fakeapi.PVC("x", "fast", "6Gi")
 	metav1.SetMetaDataAnnotation(&other.ObjectMeta, volume.AnnSelectedNode, "n2")
-	zonal := makeCapacity("fast", "zone", "8Gi", 5)
+	zonal := fakeapi.Capacity("fast", "zone", "8Gi", 5)
 	zonal.NodeTopology = &metav1.LabelSelector{MatchLabels: map[string]string{"zone": "a"}}
-	before, after := makeNode("n2", "zone", "a"), makeNode("n2", "zone", "b")
-	c := newCluster(t, makeNode("n1", "zone", "a"), before, makeDriver(driverName), makeClass("fast", driverName), zonal, makePVC("a", "fast", "6Gi"), other, pod)
+	before, after := fakeapi.Node("n2", "zone", "a"), fakeapi.Node("n2", "zone", "b")
+	c := newCluster(t, fakeapi.Node("n1", "zone", "a"), before, fakeapi.Driver(driverName), fakeapi.Class("fast", driverName), zonal, fakeapi.PVC("a", "fast", "6Gi"), other, pod)
 	r := c.start(t.Context())
 	r.seen(func() bool { _, refused := r.judge(pod); return len(refused) == 2 })
-	r.put(after)
+	r.Put(after)
 	r.seen(func() bool { _, refused := r.judge(pod); _, n1 := refused["n1"]; return !n1 })
 	if h := r.hint(fwk.Node, pod, before, after); h != fwk.Queue {
 		t.Errorf("n1 has room and the hint says %v", h)
@@ -211,8 +212,8 @@ func TestHoldLeavesPool(t *testing.T) {
 
 // TestUnreadableAllocation: an allocation that is no number is none.
 func TestUnreadableAllocation(t *testing.T) {
-	r := dynamicCluster(t, makePVC("a", "fast", "6Gi"), makePod("web", "a")).start(t.Context())
-	odd := makeCapacity("fast", "n1", "8Gi", 5)
+	r := dynamicCluster(t, fakeapi.PVC("a", "fast", "6Gi"), fakeapi.Pod("web", "a")).start(t.Context())
+	odd := fakeapi.Capacity("fast", "n1", "8Gi", 5)
 	odd.Annotations[volume.AnnotationAllocation] = "five"
 	odd.ResourceVersion = "1"
 	next := odd.DeepCopy()
@@ -220,7 +221,7 @@ func TestUnreadableAllocation(t *testing.T) {
 	if _, n := volume.NumberOf(odd.Annotations); n != volume.Unnumbered {
 		t.Fatal("setup: it is numbered")
 	}
-	if h := r.hint(fwk.CSIStorageCapacity, makePod("web", "a"), odd, next); h != fwk.Queue {
+	if h := r.hint(fwk.CSIStorageCapacity, fakeapi.Pod("web", "a"), odd, next); h != fwk.Queue {
 		t.Errorf("a new version ends what is held against an unnumbered object, and the hint says %v", h)
 	}
 }
@@ -232,7 +233,7 @@ func TestSameForAll(t *testing.T) {
 	if err := errors.Join(err, err2); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(one.common(), two.common()); diff != "" {
+	if diff := cmp.Diff(one.Common(), two.Common()); diff != "" {
 		t.Errorf("both have no shared pools, and the second profile is refused: (-one +other)\n%s", diff)
 	}
 }

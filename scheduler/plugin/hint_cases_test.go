@@ -9,6 +9,7 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/berth-storage/berth/scheduler/internal/fakeapi"
 	"github.com/berth-storage/berth/volume"
 )
 
@@ -17,7 +18,7 @@ import (
 func TestHintsByPod(t *testing.T) {
 	const queued, skipped = fwk.Queue, fwk.QueueSkip
 	claim := func(namespace, name string) *corev1.PersistentVolumeClaim {
-		pvc := makePVC(name, "ebs", "1Gi")
+		pvc := fakeapi.PVC(name, "ebs", "1Gi")
 		pvc.Namespace = namespace
 		return pvc
 	}
@@ -27,11 +28,11 @@ func TestHintsByPod(t *testing.T) {
 	disk := corev1.VolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "disk"}}
 	otherDisk := corev1.VolumeSource{GCEPersistentDisk: &corev1.GCEPersistentDiskVolumeSource{PDName: "disk"}}
 	ephemeral := corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{
-		Spec: makePVC("", "ebs", "1Gi").Spec,
+		Spec: fakeapi.PVC("", "ebs", "1Gi").Spec,
 	}}}
 	// None has been judged, so that what it needs is read from the pod.
-	none, own, scratch := makePod("none"), makePod("own", "ebs0"), with(makePod("scratch"), ephemeral)
-	ofDisk, ofOtherDisk, ofBoth := with(makePod("disk"), disk), with(makePod("pd"), otherDisk), with(makePod("both", "ebs0"), disk)
+	none, own, scratch := fakeapi.Pod("none"), fakeapi.Pod("own", "ebs0"), with(fakeapi.Pod("scratch"), ephemeral)
+	ofDisk, ofOtherDisk, ofBoth := with(fakeapi.Pod("disk"), disk), with(fakeapi.Pod("pd"), otherDisk), with(fakeapi.Pod("both", "ebs0"), disk)
 	detached := func(driver string) *storagev1.VolumeAttachment {
 		return &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "va"}, Spec: storagev1.VolumeAttachmentSpec{
 			Attacher: driver, NodeName: "n1", Source: storagev1.VolumeAttachmentSource{InlineVolumeSpec: &corev1.PersistentVolumeSpec{}},
@@ -43,7 +44,7 @@ func TestHintsByPod(t *testing.T) {
 		return pod
 	}
 	tracking := func(driver string, tracks *bool) *storagev1.CSIDriver {
-		d := makeDriver(driver)
+		d := fakeapi.Driver(driver)
 		d.Spec.StorageCapacity = tracks
 		return d
 	}
@@ -77,13 +78,13 @@ func TestHintsByPod(t *testing.T) {
 		"detached, disk and claim":        {"both are the driver's", ofBoth, fwk.VolumeAttachment, detached(ebsDriver), nil, queued},
 		"detached, disk and claim, other": {"the place is another driver's (upstream queues)", ofBoth, fwk.VolumeAttachment, detached(pdDriver), nil, skipped},
 
-		"pod with a claim left":   {"a place is free", own, fwk.AssignedPod, placed(makePod("x", "ebs1")), nil, queued},
+		"pod with a claim left":   {"a place is free", own, fwk.AssignedPod, placed(fakeapi.Pod("x", "ebs1")), nil, queued},
 		"pod with a disk left":    {"the driver took the plugin over", own, fwk.AssignedPod, placed(ofDisk), nil, queued},
 		"pod without any left":    {"no place is free", own, fwk.AssignedPod, placed(none), nil, skipped},
-		"pod with an inline left": {"such a volume is never attached", own, fwk.AssignedPod, placed(with(makePod("x"), inline(ebsDriver))), nil, skipped},
-		"pod left, pod of none":   {"the pod needs no place", none, fwk.AssignedPod, placed(makePod("x", "ebs1")), nil, skipped},
+		"pod with an inline left": {"such a volume is never attached", own, fwk.AssignedPod, placed(with(fakeapi.Pod("x"), inline(ebsDriver))), nil, skipped},
+		"pod left, pod of none":   {"the pod needs no place", none, fwk.AssignedPod, placed(fakeapi.Pod("x", "ebs1")), nil, skipped},
 
-		"capacity not tracked, inline only": {"an inline volume asks for no capacity (upstream queues)", with(makePod("in"), inline(ebsDriver)), fwk.CSIDriver, tracking(ebsDriver, new(true)), tracking(ebsDriver, nil), skipped},
+		"capacity not tracked, inline only": {"an inline volume asks for no capacity (upstream queues)", with(fakeapi.Pod("in"), inline(ebsDriver)), fwk.CSIDriver, tracking(ebsDriver, new(true)), tracking(ebsDriver, nil), skipped},
 		"capacity not tracked, claim":       {"nothing is checked any more", own, fwk.CSIDriver, tracking(ebsDriver, new(true)), tracking(ebsDriver, nil), queued},
 		"capacity no longer tracked":        {"nothing is checked any more", own, fwk.CSIDriver, tracking(ebsDriver, new(true)), tracking(ebsDriver, new(false)), queued},
 		"capacity still tracked":            {"nothing changes", own, fwk.CSIDriver, tracking(ebsDriver, new(true)), tracking(ebsDriver, new(true)), skipped},
@@ -102,7 +103,7 @@ func TestHintsByPod(t *testing.T) {
 		"limit unchanged":             {"nothing changes", own, fwk.CSINode, limited(2), limited(2), skipped},
 		"limit raised, pod of none":   {"the pod attaches nothing (upstream queues)", none, fwk.CSINode, limited(1), limited(2), skipped},
 	}
-	r := newCluster(t, append(countedClaims(), makeNode("n1"))...).start(t.Context())
+	r := newCluster(t, append(countedClaims(), fakeapi.Node("n1"))...).start(t.Context())
 	for title, tc := range cases {
 		t.Run(title, func(t *testing.T) {
 			if got := r.hint(tc.resource, tc.pod, tc.old, tc.new); got != tc.want {
@@ -115,14 +116,14 @@ func TestHintsByPod(t *testing.T) {
 // TestHintsOfNonsense: an object of another kind is an error, and the pod is
 // tried: nothing says that it would be in vain.
 func TestHintsOfNonsense(t *testing.T) {
-	r := newCluster(t, append(countedClaims(), makeNode("n1"))...).start(t.Context())
+	r := newCluster(t, append(countedClaims(), fakeapi.Node("n1"))...).start(t.Context())
 	events, err := r.plugin.EventsToRegister(t.Context())
 	if err != nil || len(events) == 0 {
 		t.Fatalf("%v, %v", events, err)
 	}
 	for _, e := range events {
 		t.Run(string(e.Event.Resource), func(t *testing.T) {
-			got, err := e.QueueingHintFn(klog.FromContext(t.Context()), makePod("p", "ebs0"), "not an object", "nor this")
+			got, err := e.QueueingHintFn(klog.FromContext(t.Context()), fakeapi.Pod("p", "ebs0"), "not an object", "nor this")
 			if err == nil || got != fwk.Queue {
 				t.Errorf("got %v and error %v", got, err)
 			}

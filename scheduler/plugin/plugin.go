@@ -18,6 +18,7 @@ import (
 	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-storage/berth/scheduler/args"
 	"github.com/berth-storage/berth/scheduler/binder"
 	"github.com/berth-storage/berth/scheduler/binding"
 	"github.com/berth-storage/berth/scheduler/cache"
@@ -70,45 +71,44 @@ type shared struct {
 	cache   *cache.Cache
 	waiting *waiting
 	of      informers.SharedInformerFactory
-	args    Args
+	args    args.Args
 }
 
 // New is a frameworkruntime.PluginFactory.
 func (f *Factory) New(ctx context.Context, obj runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
-	args, err := decodeArgs(obj)
+	a, err := decodeArgs(obj)
 	if err != nil {
 		return nil, fmt.Errorf("args of plugin %s: %w", Name, err)
 	}
-	s, err := f.share(ctx, args, h)
+	s, err := f.share(ctx, a, h)
 	if err != nil {
 		return nil, fmt.Errorf("starting plugin %s: %w", Name, err)
 	}
 	p := &Plugin{
-		handle: h, cache: s.cache, waiting: s.waiting, timeout: time.Duration(*args.BindTimeoutSeconds) * time.Second,
+		handle: h, cache: s.cache, waiting: s.waiting, timeout: a.BindTimeout(),
 		resizes: utilfeature.DefaultFeatureGate.Enabled(features.InPlacePodVerticalScalingSchedulerPreemption),
 	}
 	p.binder = binder.New(binder.Options{
-		Client: h.ClientSet(), Cache: s.cache, Nodes: nodes{h}, Shape: args.shape(), Clock: clock.RealClock{}, Events: h.EventRecorder(),
+		Client: h.ClientSet(), Cache: s.cache, Nodes: nodes{h}, Shape: a.Scores(), Clock: clock.RealClock{}, Events: h.EventRecorder(),
 	})
 	return p, nil
 }
 
 // share makes what the profiles have in common with the first of them.
-func (f *Factory) share(ctx context.Context, args Args, h fwk.Handle) (*shared, error) {
+func (f *Factory) share(ctx context.Context, a args.Args, h fwk.Handle) (*shared, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.shared != nil && f.shared.of == h.SharedInformerFactory() {
-		if !reflect.DeepEqual(f.shared.args.common(), args.common()) {
+		if !reflect.DeepEqual(f.shared.args.Common(), a.Common()) {
 			return nil, errors.New("profiles differ in attachLimitGraceSeconds or sharedPools, which they have in common; give all of them the same")
 		}
 		return f.shared, nil
 	}
-	s := &shared{of: h.SharedInformerFactory(), waiting: newWaiting(), args: args}
+	s := &shared{of: h.SharedInformerFactory(), waiting: newWaiting(), args: a}
 	wake := func() { s.activate(ctx, h) }
 	sources := snapshots.New(ctx, h.KubeConfig(), wake)
 	c, err := cache.New(s.of, cache.Options{
-		Clock: clock.RealClock{}, Ended: wake, Snapshots: sources, Sharing: args.sharing(),
-		AttachGrace: time.Duration(*args.AttachLimitGraceSeconds) * time.Second,
+		Clock: clock.RealClock{}, Ended: wake, Snapshots: sources, Sharing: a.Sharing(), AttachGrace: a.AttachGrace(),
 	})
 	if err != nil {
 		return nil, err
@@ -135,6 +135,22 @@ func (s *shared) activate(ctx context.Context, h fwk.Handle) {
 	}
 	if len(pods) > 0 {
 		h.Activate(klog.FromContext(ctx), pods)
+	}
+}
+
+// bindTimeoutSeconds is the default of the args' field, as upstream's
+// VolumeBindingArgs.
+const bindTimeoutSeconds = 600
+
+// decodeArgs reads the profile's pluginConfig.
+func decodeArgs(obj runtime.Object) (args.Args, error) {
+	switch o := obj.(type) {
+	case nil:
+		return args.Decode(nil, bindTimeoutSeconds)
+	case *runtime.Unknown:
+		return args.Decode(o.Raw, bindTimeoutSeconds)
+	default:
+		return args.Args{}, fmt.Errorf("want runtime.Unknown, got %T", obj)
 	}
 }
 

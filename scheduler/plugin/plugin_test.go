@@ -3,6 +3,7 @@ package plugin
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -16,23 +17,24 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-storage/berth/scheduler/binding"
+	"github.com/berth-storage/berth/scheduler/internal/fakeapi"
 	"github.com/berth-storage/berth/volume"
 )
 
 // dynamicCluster has two nodes with one pool each, which two classes share.
 func dynamicCluster(t *testing.T, extra ...runtime.Object) *cluster {
 	return newCluster(t, append([]runtime.Object{
-		makeNode("n1"), makeNode("n2"), makeDriver(driverName), makeClass("fast", driverName), makeClass("slow", driverName),
-		makeCapacity("fast", "n1", "8Gi", 5), makeCapacity("slow", "n1", "8Gi", 5),
-		makeCapacity("fast", "n2", "20Gi", 5), makeCapacity("slow", "n2", "20Gi", 5),
+		fakeapi.Node("n1"), fakeapi.Node("n2"), fakeapi.Driver(driverName), fakeapi.Class("fast", driverName), fakeapi.Class("slow", driverName),
+		fakeapi.Capacity("fast", "n1", "8Gi", 5), fakeapi.Capacity("slow", "n1", "8Gi", 5),
+		fakeapi.Capacity("fast", "n2", "20Gi", 5), fakeapi.Capacity("slow", "n2", "20Gi", 5),
 	}, extra...)...)
 }
 
 const notEnough = "UnschedulableAndUnresolvable: node(s) did not have enough free storage: "
 
 func TestProvisionedPod(t *testing.T) {
-	pod := makePod("web", "a", "b")
-	c := dynamicCluster(t, makePVC("a", "fast", "6Gi"), makePVC("b", "slow", "6Gi"), makePVC("later", "slow", "10Gi"), pod)
+	pod := fakeapi.Pod("web", "a", "b")
+	c := dynamicCluster(t, fakeapi.PVC("a", "fast", "6Gi"), fakeapi.PVC("b", "slow", "6Gi"), fakeapi.PVC("later", "slow", "10Gi"), pod)
 	r := c.start(t.Context())
 
 	cy, refused := r.judge(pod)
@@ -45,7 +47,7 @@ func TestProvisionedPod(t *testing.T) {
 	}
 
 	// The next pod sees what was promised, before anything is in the API.
-	_, refused = r.judge(makePod("other", "later"))
+	_, refused = r.judge(fakeapi.Pod("other", "later"))
 	want = map[string]string{
 		"n1": notEnough + "claim default/later asks 10 GiB; the freest pool of class slow has 8 GiB",
 		"n2": notEnough + "claim default/later asks 10 GiB; the freest pool of class slow has 8 GiB",
@@ -54,37 +56,37 @@ func TestProvisionedPod(t *testing.T) {
 		t.Errorf("the hold of a reserved pod: (-want +got)\n%s", diff)
 	}
 
-	c.pvController(t.Context())
+	c.PVController(t.Context())
 	if s := cy.bind(t.Context(), "n2"); !s.IsSuccess() {
 		t.Fatal(s)
 	}
 	for _, name := range []string{"a", "b"} {
-		pvc := c.claim(name)
+		pvc := c.Claim(name)
 		if pvc.Annotations[volume.AnnSelectedNode] != "n2" || pvc.Spec.VolumeName != volume.PVName("uid-"+name) {
 			t.Errorf("claim %s: selected %q, volume %q", name, pvc.Annotations[volume.AnnSelectedNode], pvc.Spec.VolumeName)
 		}
 	}
 
 	// The volumes exist and are not in the published capacity yet: still held.
-	if _, refused = r.judge(makePod("other", "later")); len(refused) != 2 {
+	if _, refused = r.judge(fakeapi.Pod("other", "later")); len(refused) != 2 {
 		t.Errorf("published capacity does not contain the volumes yet, but only %v are refused", keys(refused))
 	}
 	// The capacity passes their numbers: nothing is counted twice.
-	c.put(makeCapacity("fast", "n2", "12Gi", 103))
-	c.put(makeCapacity("slow", "n2", "12Gi", 103))
+	c.Put(fakeapi.Capacity("fast", "n2", "12Gi", 103))
+	c.Put(fakeapi.Capacity("slow", "n2", "12Gi", 103))
 	r.seen(func() bool {
 		most, _ := r.plugin.cache.Snapshot().MostAvailable(&binding.Class{Name: "slow"})
 		return most == 12*volume.GiB
 	})
-	if _, refused = r.judge(makePod("other", "later")); len(refused) != 1 {
+	if _, refused = r.judge(fakeapi.Pod("other", "later")); len(refused) != 1 {
 		t.Errorf("10 of 12 GiB are asked on n2, but %v are refused", keys(refused))
 	}
 }
 
 func TestStaticPod(t *testing.T) {
-	pod := makePod("db", "data")
-	c := newCluster(t, makeNode("n1"), makeNode("n2"), makeClass("local", "kubernetes.io/no-provisioner"),
-		makePV("small", "local", "2Gi", "n1"), makePV("large", "local", "9Gi", "n1"), makePVC("data", "local", "1Gi"), makePVC("rival", "local", "1Gi"), pod)
+	pod := fakeapi.Pod("db", "data")
+	c := newCluster(t, fakeapi.Node("n1"), fakeapi.Node("n2"), fakeapi.Class("local", "kubernetes.io/no-provisioner"),
+		fakeapi.PV("small", "local", "2Gi", "n1"), fakeapi.PV("large", "local", "9Gi", "n1"), fakeapi.PVC("data", "local", "1Gi"), fakeapi.PVC("rival", "local", "1Gi"), pod)
 	r := c.start(t.Context())
 	cy, refused := r.judge(pod)
 	want := map[string]string{"n2": "UnschedulableAndUnresolvable: node(s) didn't find available persistent volumes to bind: claim default/data asks 1 GiB"}
@@ -94,7 +96,7 @@ func TestStaticPod(t *testing.T) {
 
 	// Reserve, Unreserve, Reserve with one state, as gang cycles do: the volume
 	// is taken, free, and taken again.
-	other := makePod("other", "rival")
+	other := fakeapi.Pod("other", "rival")
 	chosen := func() string {
 		t.Helper()
 		o, _ := r.judge(other)
@@ -102,7 +104,7 @@ func TestStaticPod(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		v := binding.Find(s.question.Question, s.question.Node(makeNode("n1")))
+		v := binding.Find(s.question.Question, s.question.Node(fakeapi.Node("n1")))
 		return v.Bindings[0].Volume.Name
 	}
 	for _, step := range []struct {
@@ -122,11 +124,11 @@ func TestStaticPod(t *testing.T) {
 		}
 	}
 
-	c.pvController(t.Context())
+	c.PVController(t.Context())
 	if s := cy.bind(t.Context(), "n1"); !s.IsSuccess() {
 		t.Fatal(s)
 	}
-	pv := c.volume("small")
+	pv := c.Volume("small")
 	if ref := pv.Spec.ClaimRef; ref == nil || ref.Name != "data" || ref.UID != "uid-data" || ref.Kind != "PersistentVolumeClaim" {
 		t.Errorf("claimRef %+v", ref)
 	}
@@ -154,12 +156,12 @@ func TestPreFilterRefuses(t *testing.T) {
 		f(pvc)
 		return pvc
 	}
-	immediate := makeClass("immediate", driverName)
+	immediate := fakeapi.Class("immediate", driverName)
 	immediate.VolumeBindingMode = ptr.To(storagev1.VolumeBindingImmediate)
-	noMode := makeClass("nomode", driverName)
+	noMode := fakeapi.Class("nomode", driverName)
 	noMode.VolumeBindingMode = nil
 	now := metav1.Now()
-	scratch := makePod("p")
+	scratch := fakeapi.Pod("p")
 	scratch.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}}}
 	const uau = "UnschedulableAndUnresolvable: "
 	cases := map[string]struct {
@@ -167,37 +169,37 @@ func TestPreFilterRefuses(t *testing.T) {
 		claim *corev1.PersistentVolumeClaim
 		want  string
 	}{
-		"missing":           {pod: makePod("p", "a"), want: uau + "persistentvolumeclaim not found: default/a"},
+		"missing":           {pod: fakeapi.Pod("p", "a"), want: uau + "persistentvolumeclaim not found: default/a"},
 		"ephemeral missing": {pod: scratch, want: uau + "persistentvolumeclaim not found: default/p-scratch, waiting for the ephemeral volume controller to create it"},
-		"not owned":         {pod: scratch, claim: makePVC("p-scratch", "fast", "1Gi"), want: uau + "persistentvolumeclaim was not created for the pod: claim default/p-scratch exists and belongs to another object"},
-		"lost": {pod: makePod("p", "a"), claim: change(makePVC("a", "fast", "1Gi"), func(c *corev1.PersistentVolumeClaim) {
+		"not owned":         {pod: scratch, claim: fakeapi.PVC("p-scratch", "fast", "1Gi"), want: uau + "persistentvolumeclaim was not created for the pod: claim default/p-scratch exists and belongs to another object"},
+		"lost": {pod: fakeapi.Pod("p", "a"), claim: change(fakeapi.PVC("a", "fast", "1Gi"), func(c *corev1.PersistentVolumeClaim) {
 			c.Status.Phase, c.Spec.VolumeName = corev1.ClaimLost, "gone"
 		}), want: uau + "persistentvolumeclaim bound to non-existent persistentvolume: claim default/a, persistentvolume gone"},
-		"deleting": {pod: makePod("p", "a"), claim: change(makePVC("a", "fast", "1Gi"), func(c *corev1.PersistentVolumeClaim) {
+		"deleting": {pod: fakeapi.Pod("p", "a"), claim: change(fakeapi.PVC("a", "fast", "1Gi"), func(c *corev1.PersistentVolumeClaim) {
 			c.DeletionTimestamp, c.Finalizers = &now, []string{"f"}
 		}), want: uau + "persistentvolumeclaim is being deleted: claim default/a"},
-		"immediate":     {pod: makePod("p", "a"), claim: makePVC("a", "immediate", "1Gi"), want: uau + "pod has unbound immediate PersistentVolumeClaims: claim default/a"},
-		"no such class": {pod: makePod("p", "a"), claim: makePVC("a", "none", "1Gi"), want: uau + `pod has unbound immediate PersistentVolumeClaims: claim default/a: its StorageClass "none" does not exist`},
-		"no class": {pod: makePod("p", "a"), claim: change(makePVC("a", "", "1Gi"), func(c *corev1.PersistentVolumeClaim) {
+		"immediate":     {pod: fakeapi.Pod("p", "a"), claim: fakeapi.PVC("a", "immediate", "1Gi"), want: uau + "pod has unbound immediate PersistentVolumeClaims: claim default/a"},
+		"no such class": {pod: fakeapi.Pod("p", "a"), claim: fakeapi.PVC("a", "none", "1Gi"), want: uau + `pod has unbound immediate PersistentVolumeClaims: claim default/a: its StorageClass "none" does not exist`},
+		"no class": {pod: fakeapi.Pod("p", "a"), claim: change(fakeapi.PVC("a", "", "1Gi"), func(c *corev1.PersistentVolumeClaim) {
 			c.Spec.StorageClassName = nil
 		}), want: uau + "pod has unbound immediate PersistentVolumeClaims: claim default/a: names no StorageClass, and no volume is bound to it"},
-		"half bound": {pod: makePod("p", "a"), claim: change(makePVC("a", "fast", "1Gi"), func(c *corev1.PersistentVolumeClaim) {
+		"half bound": {pod: fakeapi.Pod("p", "a"), claim: change(fakeapi.PVC("a", "fast", "1Gi"), func(c *corev1.PersistentVolumeClaim) {
 			c.Spec.VolumeName = "pv"
 		}), want: uau + "pod has unbound immediate PersistentVolumeClaims: claim default/a: waits for the PV controller to bind it to pv"},
 		"no binding mode": {
-			pod: makePod("p", "a"), claim: makePVC("a", "nomode", "1Gi"),
+			pod: fakeapi.Pod("p", "a"), claim: fakeapi.PVC("a", "nomode", "1Gi"),
 			want: `Error: running PreFilter plugin "BerthVolumes": storage class "nomode": volumeBindingMode is not set; set it to WaitForFirstConsumer or Immediate`,
 		},
 		"bound to nothing": {
-			pod: makePod("p", "a"), claim: boundTo(makePVC("a", "fast", "1Gi"), "gone"),
+			pod: fakeapi.Pod("p", "a"), claim: fakeapi.BoundTo(fakeapi.PVC("a", "fast", "1Gi"), "gone"),
 			want: uau + "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s): claim default/a is bound to gone",
 		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			c := newCluster(t, makeNode("n1"), makeClass("fast", driverName), immediate, noMode)
+			c := newCluster(t, fakeapi.Node("n1"), fakeapi.Class("fast", driverName), immediate, noMode)
 			if tc.claim != nil {
-				c.put(tc.claim)
+				c.Put(tc.claim)
 			}
 			_, refused := c.start(t.Context()).judge(tc.pod)
 			if diff := cmp.Diff(map[string]string{"n1": tc.want}, refused); diff != "" {
@@ -208,9 +210,9 @@ func TestPreFilterRefuses(t *testing.T) {
 }
 
 func TestPodWithoutClaims(t *testing.T) {
-	pod := makePod("p")
+	pod := fakeapi.Pod("p")
 	pod.Spec.Volumes = []corev1.Volume{{Name: "x", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
-	r := newCluster(t, makeNode("n1")).start(t.Context())
+	r := newCluster(t, fakeapi.Node("n1")).start(t.Context())
 	state := framework.NewCycleState()
 	if _, s := r.plugin.PreFilter(t.Context(), state, pod, nil); s.Code() != fwk.Skip {
 		t.Errorf("PreFilter: %v", s)
@@ -232,8 +234,8 @@ func TestPodWithoutClaims(t *testing.T) {
 }
 
 func TestScorePrefersTheEmptiest(t *testing.T) {
-	pod := makePod("web", "a")
-	r := dynamicCluster(t, makePVC("a", "fast", "4Gi"), pod).start(t.Context())
+	pod := fakeapi.Pod("web", "a")
+	r := dynamicCluster(t, fakeapi.PVC("a", "fast", "4Gi"), pod).start(t.Context())
 	cy, refused := r.judge(pod)
 	if len(refused) > 0 {
 		t.Fatal(refused)
@@ -259,8 +261,8 @@ func TestScorePrefersTheEmptiest(t *testing.T) {
 }
 
 func TestReserveWithoutFilter(t *testing.T) {
-	pod := makePod("web", "a", "b")
-	r := dynamicCluster(t, makePVC("a", "fast", "6Gi"), makePVC("b", "slow", "6Gi"), pod).start(t.Context())
+	pod := fakeapi.Pod("web", "a", "b")
+	r := dynamicCluster(t, fakeapi.PVC("a", "fast", "6Gi"), fakeapi.PVC("b", "slow", "6Gi"), pod).start(t.Context())
 	cy := &cycle{rig: r, pod: pod, state: framework.NewCycleState()}
 	if _, s, _ := r.framework.RunPreFilterPlugins(t.Context(), cy.state, pod); !s.IsSuccess() {
 		t.Fatal(s)
@@ -276,8 +278,8 @@ func TestReserveWithoutFilter(t *testing.T) {
 // TestSharedClaim: the second pod of a claim goes where the first one's
 // reservation is, and its part outlives the first's Unreserve.
 func TestSharedClaim(t *testing.T) {
-	one, two := makePod("one", "a"), makePod("two", "a")
-	r := dynamicCluster(t, makePVC("a", "fast", "6Gi"), one, two).start(t.Context())
+	one, two := fakeapi.Pod("one", "a"), fakeapi.Pod("two", "a")
+	r := dynamicCluster(t, fakeapi.PVC("a", "fast", "6Gi"), one, two).start(t.Context())
 	first, _ := r.judge(one)
 	if s := first.reserve("n1"); !s.IsSuccess() {
 		t.Fatal(s)
@@ -308,7 +310,7 @@ func TestAttachLimits(t *testing.T) {
 		}
 		return n
 	}
-	needed := makeDriver(driverName)
+	needed := fakeapi.Driver(driverName)
 	needed.Spec.PreventPodSchedulingIfMissing = new(true)
 	cases := map[string]struct {
 		reason  string
@@ -317,25 +319,25 @@ func TestAttachLimits(t *testing.T) {
 		pod     *corev1.Pod
 		want    map[string]string
 	}{
-		"room":      {"one of two is used", csiNode(ptr.To[int32](2), driverName), nil, makePod("p", "b"), map[string]string{}},
-		"full":      {"eviction helps, so the node is not unresolvable", csiNode(ptr.To[int32](1), driverName), nil, makePod("p", "b"), map[string]string{"n1": "Unschedulable: node(s) exceed max volume count: driver " + driverName + ", 1 more asked"}},
-		"shared":    {"a volume that the node has adds nothing", csiNode(ptr.To[int32](1), driverName), nil, makePod("p", "a"), map[string]string{}},
-		"unbound":   {"a claim to be provisioned counts", csiNode(ptr.To[int32](1), driverName), nil, makePod("p", "new"), map[string]string{"n1": "Unschedulable: node(s) exceed max volume count: driver " + driverName + ", 1 more asked"}},
-		"unlimited": {"a driver without a count is not limited", csiNode(nil, driverName), nil, makePod("p", "b"), map[string]string{}},
-		"no driver": {"nobody asked for the driver to be there first", nil, nil, makePod("p", "b"), map[string]string{}},
-		"missing":   {"the driver must be there first; eviction does not help", csiNode(nil, "other"), needed, makePod("p", "b"), map[string]string{"n1": "UnschedulableAndUnresolvable: CSI driver is not installed on the node: driver " + driverName}},
+		"room":      {"one of two is used", csiNode(ptr.To[int32](2), driverName), nil, fakeapi.Pod("p", "b"), map[string]string{}},
+		"full":      {"eviction helps, so the node is not unresolvable", csiNode(ptr.To[int32](1), driverName), nil, fakeapi.Pod("p", "b"), map[string]string{"n1": "Unschedulable: node(s) exceed max volume count: driver " + driverName + ", 1 more asked"}},
+		"shared":    {"a volume that the node has adds nothing", csiNode(ptr.To[int32](1), driverName), nil, fakeapi.Pod("p", "a"), map[string]string{}},
+		"unbound":   {"a claim to be provisioned counts", csiNode(ptr.To[int32](1), driverName), nil, fakeapi.Pod("p", "new"), map[string]string{"n1": "Unschedulable: node(s) exceed max volume count: driver " + driverName + ", 1 more asked"}},
+		"unlimited": {"a driver without a count is not limited", csiNode(nil, driverName), nil, fakeapi.Pod("p", "b"), map[string]string{}},
+		"no driver": {"nobody asked for the driver to be there first", nil, nil, fakeapi.Pod("p", "b"), map[string]string{}},
+		"missing":   {"the driver must be there first; eviction does not help", csiNode(nil, "other"), needed, fakeapi.Pod("p", "b"), map[string]string{"n1": "UnschedulableAndUnresolvable: CSI driver is not installed on the node: driver " + driverName}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			running := makePod("running", "a")
+			running := fakeapi.Pod("running", "a")
 			running.Spec.NodeName = "n1"
-			c := newCluster(t, makeNode("n1"), makeClass("fast", driverName), makePV("pv-a", "fast", "1Gi", ""), makePV("pv-b", "fast", "1Gi", ""),
-				boundTo(makePVC("a", "fast", "1Gi"), "pv-a"), boundTo(makePVC("b", "fast", "1Gi"), "pv-b"), makePVC("new", "fast", "1Gi"))
+			c := newCluster(t, fakeapi.Node("n1"), fakeapi.Class("fast", driverName), fakeapi.PV("pv-a", "fast", "1Gi", ""), fakeapi.PV("pv-b", "fast", "1Gi", ""),
+				fakeapi.BoundTo(fakeapi.PVC("a", "fast", "1Gi"), "pv-a"), fakeapi.BoundTo(fakeapi.PVC("b", "fast", "1Gi"), "pv-b"), fakeapi.PVC("new", "fast", "1Gi"))
 			if tc.csiNode != nil {
-				c.put(tc.csiNode)
+				c.Put(tc.csiNode)
 			}
 			if tc.driver != nil {
-				c.put(tc.driver)
+				c.Put(tc.driver)
 			}
 			r := c.start(t.Context(), running)
 			cy, refused := r.judge(tc.pod)
@@ -366,17 +368,17 @@ type activator struct{ pods []string }
 func (a *activator) Activate(_ klog.Logger, pods map[string]*corev1.Pod) { a.pods = keys(pods) }
 
 func TestProfilesShareOneCache(t *testing.T) {
-	scheduled, deleting := makePod("scheduled", "a"), makePod("deleting", "a")
+	scheduled, deleting := fakeapi.Pod("scheduled", "a"), fakeapi.Pod("deleting", "a")
 	scheduled.Spec.NodeName = "n1"
 	deleting.DeletionTimestamp, deleting.Finalizers = new(metav1.Now()), []string{"f"}
-	pods := []*corev1.Pod{makePod("waiting", "a"), makePod("placed", "b"), makePod("no-claims"), scheduled, deleting}
-	c := newCluster(t, makeNode("n1"), makeClass("fast", driverName), makePVC("b", "fast", "1Gi"))
+	pods := []*corev1.Pod{fakeapi.Pod("waiting", "a"), fakeapi.Pod("placed", "b"), fakeapi.Pod("no-claims"), scheduled, deleting}
+	c := newCluster(t, fakeapi.Node("n1"), fakeapi.Class("fast", driverName), fakeapi.PVC("b", "fast", "1Gi"))
 	for _, pod := range pods {
-		c.put(pod)
+		c.Put(pod)
 	}
 	a := &activator{}
-	h, err := frameworkruntime.NewFramework(t.Context(), nil, nil, frameworkruntime.WithClientSet(c.client),
-		frameworkruntime.WithInformerFactory(c.factory), frameworkruntime.WithPodActivator(a))
+	h, err := frameworkruntime.NewFramework(t.Context(), nil, nil, frameworkruntime.WithClientSet(c.Client),
+		frameworkruntime.WithInformerFactory(c.Factory), frameworkruntime.WithPodActivator(a))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -396,8 +398,8 @@ func TestProfilesShareOneCache(t *testing.T) {
 	if _, err := f.New(t.Context(), differing, h); err == nil || !strings.Contains(err.Error(), "attachLimitGraceSeconds") {
 		t.Errorf("two profiles differ in what they share, and the error is %v", err)
 	}
-	other := newCluster(t, makeNode("n1"))
-	h2, err := frameworkruntime.NewFramework(t.Context(), nil, nil, frameworkruntime.WithClientSet(other.client), frameworkruntime.WithInformerFactory(other.factory))
+	other := newCluster(t, fakeapi.Node("n1"))
+	h2, err := frameworkruntime.NewFramework(t.Context(), nil, nil, frameworkruntime.WithClientSet(other.Client), frameworkruntime.WithInformerFactory(other.Factory))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -408,71 +410,28 @@ func TestProfilesShareOneCache(t *testing.T) {
 	if p.(*Plugin).cache == plugins[0].cache {
 		t.Error("two schedulers share one cache")
 	}
-	c.factory.Start(t.Context().Done())
-	c.factory.WaitForCacheSync(t.Context().Done())
+	c.Factory.Start(t.Context().Done())
+	c.Factory.WaitForCacheSync(t.Context().Done())
 	for _, pod := range pods {
 		plugins[1].PreFilter(t.Context(), framework.NewCycleState(), pod, nil)
 	}
 	plugins[0].waiting.forget("uid-placed")
-	(&shared{waiting: plugins[0].waiting, of: c.factory}).activate(t.Context(), h)
+	(&shared{waiting: plugins[0].waiting, of: c.Factory}).activate(t.Context(), h)
 	if diff := cmp.Diff([]string{"default/waiting"}, a.pods); diff != "" {
 		t.Errorf("retried after a hold ended by time: (-want +got)\n%s", diff)
 	}
 }
 
+// TestArgs: a profile's pluginConfig; scheduler/args has what stands in it.
 func TestArgs(t *testing.T) {
-	raw := func(s string) runtime.Object { return &runtime.Unknown{Raw: []byte(s)} }
-	defaults := Args{BindTimeoutSeconds: ptr.To[int64](600), AttachLimitGraceSeconds: ptr.To[int64](300), Shape: []ShapePoint{{0, 10}, {100, 0}}}
-	with := func(change func(*Args)) Args {
-		a := defaults
-		change(&a)
-		return a
+	got, err := decodeArgs(nil)
+	if err != nil || got.BindTimeout() != 600*time.Second {
+		t.Errorf("without pluginConfig: %v, bind timeout %s; want upstream's default", err, got.BindTimeout())
 	}
-	cases := map[string]struct {
-		in      runtime.Object
-		want    Args
-		wantErr string
-	}{
-		"none":              {in: nil, want: defaults},
-		"empty":             {in: raw(`{}`), want: defaults},
-		"timeout":           {in: raw(`{"bindTimeoutSeconds": 30}`), want: with(func(a *Args) { a.BindTimeoutSeconds = ptr.To[int64](30) })},
-		"no grace":          {in: raw(`{"attachLimitGraceSeconds": 0}`), want: with(func(a *Args) { a.AttachLimitGraceSeconds = ptr.To[int64](0) })},
-		"shape":             {in: raw(`{"shape": [{"utilization": 0, "score": 0}, {"utilization": 100, "score": 10}]}`), want: with(func(a *Args) { a.Shape = []ShapePoint{{0, 0}, {100, 10}} })},
-		"shared":            {in: raw(`{"sharedPools": [{"driver": "d", "parameter": "group"}, {"driver": "e"}]}`), want: with(func(a *Args) { a.SharedPools = []SharedPool{{"d", "group"}, {"e", ""}} })},
-		"unknown":           {in: raw(`{"bindTimeout": 30}`), wantErr: `unknown field "bindTimeout"`},
-		"unknown below":     {in: raw(`{"sharedPools": [{"driver": "d", "params": "x"}]}`), wantErr: `unknown field "sharedPools[0].params"`},
-		"zero":              {in: raw(`{"bindTimeoutSeconds": 0}`), wantErr: "bindTimeoutSeconds: Invalid value: 0: must be at least 1"},
-		"beyond time":       {in: raw(`{"bindTimeoutSeconds": 9300000000}`), wantErr: "bindTimeoutSeconds: Invalid value: 9300000000: must be at most"},
-		"text":              {in: raw(`{"bindTimeoutSeconds": "long"}`), wantErr: "bindTimeoutSeconds"},
-		"long grace":        {in: raw(`{"attachLimitGraceSeconds": 3601}`), wantErr: "attachLimitGraceSeconds: Invalid value: 3601: must be 0 to 3600"},
-		"negative grace":    {in: raw(`{"attachLimitGraceSeconds": -1}`), wantErr: "attachLimitGraceSeconds: Invalid value: -1"},
-		"no points":         {in: raw(`{"shape": []}`), wantErr: "shape: Required value: give at least one point"},
-		"falling shape":     {in: raw(`{"shape": [{"utilization": 50, "score": 1}, {"utilization": 50, "score": 2}]}`), wantErr: "shape[1].utilization: Invalid value: 50: must be above"},
-		"utilization range": {in: raw(`{"shape": [{"utilization": 101, "score": 1}]}`), wantErr: "shape[0].utilization: Invalid value: 101: must be 0 to 100"},
-		"score range":       {in: raw(`{"shape": [{"utilization": 1, "score": -1}]}`), wantErr: "shape[0].score: Invalid value: -1: must be 0 to 10"},
-		"driver without":    {in: raw(`{"sharedPools": [{"parameter": "x"}]}`), wantErr: "sharedPools[0].driver: Required value"},
-		"driver twice":      {in: raw(`{"sharedPools": [{"driver": "d"}, {"driver": "d"}]}`), wantErr: `sharedPools[1].driver: Duplicate value: "d"`},
-		"several at once":   {in: raw(`{"bindTimeoutSeconds": 0, "attachLimitGraceSeconds": -1}`), wantErr: "[bindTimeoutSeconds"},
-		"typed":             {in: &corev1.Pod{}, wantErr: "want runtime.Unknown, got *v1.Pod"},
+	if _, err := decodeArgs(&corev1.Pod{}); err == nil || !strings.Contains(err.Error(), "want runtime.Unknown, got *v1.Pod") {
+		t.Errorf("an object of another kind: %v", err)
 	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			got, err := decodeArgs(tc.in)
-			if tc.wantErr != "" {
-				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
-					t.Errorf("error %v, want one with %q", err, tc.wantErr)
-				}
-				return
-			}
-			if err != nil {
-				t.Error(err)
-			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("(-want +got)\n%s", diff)
-			}
-		})
-	}
-	if _, err := new(Factory).New(t.Context(), raw(`{"x":1}`), nil); err == nil || !strings.Contains(err.Error(), "args of plugin "+Name) {
+	if _, err := new(Factory).New(t.Context(), &runtime.Unknown{Raw: []byte(`{"x":1}`)}, nil); err == nil || !strings.Contains(err.Error(), "args of plugin "+Name) {
 		t.Errorf("the error does not name the plugin: %v", err)
 	}
 }

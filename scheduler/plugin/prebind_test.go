@@ -12,6 +12,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-storage/berth/scheduler/binding"
+	"github.com/berth-storage/berth/scheduler/internal/fakeapi"
 	"github.com/berth-storage/berth/volume"
 )
 
@@ -19,10 +20,10 @@ import (
 // volume to bind (vol).
 func ready(t *testing.T) *cycle {
 	t.Helper()
-	pod := makePod("web", "dyn", "sta")
-	c := newCluster(t, makeNode("n1"), makeDriver(driverName), makeClass("fast", driverName), makeCapacity("fast", "n1", "8Gi", 5),
-		makeClass("local", "kubernetes.io/no-provisioner"), makePV("vol", "local", "2Gi", "n1"),
-		makePVC("dyn", "fast", "6Gi"), makePVC("sta", "local", "1Gi"), pod)
+	pod := fakeapi.Pod("web", "dyn", "sta")
+	c := newCluster(t, fakeapi.Node("n1"), fakeapi.Driver(driverName), fakeapi.Class("fast", driverName), fakeapi.Capacity("fast", "n1", "8Gi", 5),
+		fakeapi.Class("local", "kubernetes.io/no-provisioner"), fakeapi.PV("vol", "local", "2Gi", "n1"),
+		fakeapi.PVC("dyn", "fast", "6Gi"), fakeapi.PVC("sta", "local", "1Gi"), pod)
 	cy, refused := c.start(t.Context()).judge(pod)
 	if len(refused) > 0 {
 		t.Fatal(refused)
@@ -60,56 +61,56 @@ func TestPreBindFailures(t *testing.T) {
 		"given back": {
 			reason: "the provisioner removed the selection, which ends the hold",
 			meddle: func(cy *cycle, _ context.CancelCauseFunc) {
-				pvc := cy.claim("dyn")
+				pvc := cy.Claim("dyn")
 				delete(pvc.Annotations, volume.AnnSelectedNode)
-				cy.put(pvc)
+				cy.Put(pvc)
 			}, want: "claim default/dyn: the provisioner gave node n1 back", wantFree: 8,
 		},
 		"reservation lost": {
 			reason: "the PV controller reset the volume's claimRef",
 			meddle: func(cy *cycle, _ context.CancelCauseFunc) {
-				pv := cy.volume("vol")
+				pv := cy.Volume("vol")
 				pv.Spec.ClaimRef = nil
-				cy.put(pv)
+				cy.Put(pv)
 			}, want: "volume vol lost its reservation for claim default/sta", wantFree: 2,
 		},
 		"volume deleted": {
 			reason: "nothing will be bound",
-			meddle: func(cy *cycle, _ context.CancelCauseFunc) { cy.delete(cy.volume("vol")) },
+			meddle: func(cy *cycle, _ context.CancelCauseFunc) { cy.Delete(cy.Volume("vol")) },
 			want:   "volume vol does not exist any more", wantFree: 2,
 		},
 		"claim deleted": {
 			reason: "the claim's hold ends with it",
-			meddle: func(cy *cycle, _ context.CancelCauseFunc) { cy.delete(cy.claim("dyn")) },
+			meddle: func(cy *cycle, _ context.CancelCauseFunc) { cy.Delete(cy.Claim("dyn")) },
 			want:   "claim default/dyn does not exist any more", wantFree: 8,
 		},
 		"claim recreated": {
 			reason: "a namesake is another claim",
 			meddle: func(cy *cycle, _ context.CancelCauseFunc) {
-				pvc := makePVC("dyn", "fast", "6Gi")
+				pvc := fakeapi.PVC("dyn", "fast", "6Gi")
 				pvc.UID = "another"
-				cy.put(pvc)
+				cy.Put(pvc)
 			}, want: "claim default/dyn does not exist any more", wantFree: 8,
 		},
 		"pod deleted": {
 			reason: "nobody waits any more",
-			meddle: func(cy *cycle, _ context.CancelCauseFunc) { cy.delete(cy.pod) },
+			meddle: func(cy *cycle, _ context.CancelCauseFunc) { cy.Delete(cy.pod) },
 			want:   "pod default/web does not exist any more", wantFree: 2,
 		},
 		"node deleted": {
 			reason: "there is no place to wait for",
-			meddle: func(cy *cycle, _ context.CancelCauseFunc) { cy.delete(makeNode("n1")) },
+			meddle: func(cy *cycle, _ context.CancelCauseFunc) { cy.Delete(fakeapi.Node("n1")) },
 			// The only node is gone, and its capacity with it.
 			want: "node n1 does not exist any more", wantFree: 0,
 		},
 		"wrong place": {
 			reason: "the volume was made where the pod will not be",
 			meddle: func(cy *cycle, _ context.CancelCauseFunc) {
-				pvc := cy.claim("dyn")
-				pv := provisioned(pvc, 100)
-				pv.Spec.NodeAffinity = makePV("", "", "1Gi", "n9").Spec.NodeAffinity
-				cy.put(pv)
-				cy.put(boundTo(pvc, pv.Name))
+				pvc := cy.Claim("dyn")
+				pv := fakeapi.Provisioned(pvc, 100)
+				pv.Spec.NodeAffinity = fakeapi.PV("", "", "1Gi", "n9").Spec.NodeAffinity
+				cy.Put(pv)
+				cy.Put(fakeapi.BoundTo(pvc, pv.Name))
 			}, want: "claim default/dyn: volume pvc-uid-dyn cannot be reached from node n1", wantFree: 2,
 		},
 		"preempted": {
@@ -189,9 +190,9 @@ func TestPreBindConflicts(t *testing.T) {
 				if resource != "persistentvolumes" || n > 1 {
 					return nil
 				}
-				pv := cy.volume("vol")
+				pv := cy.Volume("vol")
 				pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: "thief", UID: "thief"}
-				if err := cy.write(pv); err != nil {
+				if err := cy.Write(pv); err != nil {
 					return err
 				}
 				return conflict
@@ -203,9 +204,9 @@ func TestPreBindConflicts(t *testing.T) {
 				if resource != "persistentvolumeclaims" || n > 1 {
 					return nil
 				}
-				pvc := cy.claim("dyn")
+				pvc := cy.Claim("dyn")
 				metav1.SetMetaDataAnnotation(&pvc.ObjectMeta, volume.AnnSelectedNode, "n9")
-				if err := cy.write(pvc); err != nil {
+				if err := cy.Write(pvc); err != nil {
 					return err
 				}
 				return conflict
@@ -216,14 +217,12 @@ func TestPreBindConflicts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cy := ready(t)
 			count := map[string]int{}
-			cy.mu.Lock()
-			cy.beforePatch = func(resource, _ string) error {
+			cy.BeforePatch(func(resource, _ string) error {
 				count[resource]++
 				return tc.before(cy, resource, count[resource])
-			}
-			cy.mu.Unlock()
+			})
 			if tc.want == "" {
-				cy.pvController(t.Context())
+				cy.PVController(t.Context())
 			}
 			s := cy.bind(t.Context(), "n1")
 			if tc.want == "" && !s.IsSuccess() || tc.want != "" && !strings.Contains(s.Message(), tc.want) {
@@ -245,14 +244,12 @@ func TestUncertainWrite(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cy := ready(t)
-			cy.mu.Lock()
-			cy.beforePatch = func(resource, _ string) error {
+			cy.BeforePatch(func(resource, _ string) error {
 				if resource == "persistentvolumeclaims" {
 					return tc.err
 				}
 				return nil
-			}
-			cy.mu.Unlock()
+			})
 			if s := cy.bind(t.Context(), "n1"); s.IsSuccess() {
 				t.Fatal("PreBind succeeded")
 			}

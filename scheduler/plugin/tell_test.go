@@ -8,6 +8,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/berth-storage/berth/scheduler/binder"
+	"github.com/berth-storage/berth/scheduler/internal/fakeapi"
 	"github.com/berth-storage/berth/volume"
 )
 
@@ -52,21 +53,21 @@ func TestLongWaitIsTold(t *testing.T) {
 		return first == binding
 	})
 	// Another event of the same objects is no other wait.
-	pv := cy.volume("vol")
+	pv := cy.Volume("vol")
 	pv.Labels = map[string]string{"touched": "yes"}
-	cy.put(pv)
+	cy.Put(pv)
 	cy.seen(func() bool { return cy.plugin.cache.Volume("vol").Labels["touched"] == "yes" })
 	clock.Step(2 * binder.TellAfter)
 
-	cy.put(boundTo(cy.claim("sta"), "vol"))
+	cy.Put(fakeapi.BoundTo(cy.Claim("sta"), "vol"))
 	pass(binder.TellAfter - time.Second)
 	clock.Step(time.Second)
 	told(provisioning)
 	clock.Step(binder.TellAfter)
 
-	pvc := cy.claim("dyn")
-	cy.put(provisioned(pvc, 100))
-	cy.put(boundTo(pvc, provisioned(pvc, 100).Name))
+	pvc := cy.Claim("dyn")
+	cy.Put(fakeapi.Provisioned(pvc, 100))
+	cy.Put(fakeapi.BoundTo(pvc, fakeapi.Provisioned(pvc, 100).Name))
 	if s := <-result; !s.IsSuccess() {
 		t.Fatal(s)
 	}

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/berth-storage/berth/scheduler/internal/fakeapi"
 	"github.com/berth-storage/berth/volume"
 )
 
@@ -24,10 +25,10 @@ func TestUndo(t *testing.T) {
 		wantFree bool
 	}{
 		"given up":       {reason: "nobody has touched it", before: func(*cycle) {}, wantFree: true},
-		"binding begun":  {reason: "the PV controller has its hand on it", before: func(cy *cycle) { pv := cy.volume("vol"); pv.Status.Phase = corev1.VolumeBound; cy.put(pv) }},
-		"volume deleted": {reason: "there is nothing to give back", before: func(cy *cycle) { cy.delete(cy.volume("vol")) }, wantFree: true},
+		"binding begun":  {reason: "the PV controller has its hand on it", before: func(cy *cycle) { pv := cy.Volume("vol"); pv.Status.Phase = corev1.VolumeBound; cy.Put(pv) }},
+		"volume deleted": {reason: "there is nothing to give back", before: func(cy *cycle) { cy.Delete(cy.Volume("vol")) }, wantFree: true},
 		"another pod's": {reason: "a pod of the same claim counts on it", before: func(cy *cycle) {
-			second, _ := cy.judge(makePod("second", "sta"))
+			second, _ := cy.judge(fakeapi.Pod("second", "sta"))
 			if s := second.reserve("n1"); !s.IsSuccess() {
 				t.Error(s)
 			}
@@ -36,13 +37,13 @@ func TestUndo(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			pod := makePod("web", "dyn", "sta")
-			pv := makePV("vol", "local", "2Gi", "n1")
+			pod := fakeapi.Pod("web", "dyn", "sta")
+			pv := fakeapi.PV("vol", "local", "2Gi", "n1")
 			if tc.person {
 				pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: "sta"}
 			}
-			c := newCluster(t, makeNode("n1"), makeDriver(driverName), makeClass("fast", driverName), makeCapacity("fast", "n1", "8Gi", 5),
-				makeClass("local", "kubernetes.io/no-provisioner"), pv, makePVC("dyn", "fast", "6Gi"), makePVC("sta", "local", "1Gi"), pod)
+			c := newCluster(t, fakeapi.Node("n1"), fakeapi.Driver(driverName), fakeapi.Class("fast", driverName), fakeapi.Capacity("fast", "n1", "8Gi", 5),
+				fakeapi.Class("local", "kubernetes.io/no-provisioner"), pv, fakeapi.PVC("dyn", "fast", "6Gi"), fakeapi.PVC("sta", "local", "1Gi"), pod)
 			cy, _ := c.start(t.Context()).judge(pod)
 			if s := cy.reserve("n1"); !s.IsSuccess() {
 				t.Fatal(s)
@@ -64,13 +65,13 @@ func TestUndo(t *testing.T) {
 			cancel(errors.New("preempted"))
 			<-failed
 			cy.unreserve()
-			if got := c.claim("dyn").Annotations[volume.AnnSelectedNode]; got != "n1" {
+			if got := c.Claim("dyn").Annotations[volume.AnnSelectedNode]; got != "n1" {
 				t.Errorf("the selected node was taken back: %q", got)
 			}
-			if _, err := c.client.Tracker().Get(resourceOf(pv), "", "vol"); err != nil {
+			if _, err := c.Client.Tracker().Get(fakeapi.ResourceOf(pv), "", "vol"); err != nil {
 				return
 			}
-			now := c.volume("vol")
+			now := c.Volume("vol")
 			if free := now.Spec.ClaimRef == nil; free != tc.wantFree {
 				t.Errorf("%s: claimRef %v", tc.reason, now.Spec.ClaimRef)
 			}
@@ -81,7 +82,7 @@ func TestUndo(t *testing.T) {
 				return
 			}
 			// Another pod can have it.
-			rival := makePod("rival", "sta")
+			rival := fakeapi.Pod("rival", "sta")
 			cy.seen(func() bool { _, refused := cy.judge(rival); return len(refused) == 0 })
 		})
 	}
@@ -90,12 +91,12 @@ func TestUndo(t *testing.T) {
 // TestLastChoice: a node whose driver gave the claim back is taken only when no
 // other has room.
 func TestLastChoice(t *testing.T) {
-	pod := makePod("web", "a")
-	claim := makePVC("a", "fast", "6Gi")
+	pod := fakeapi.Pod("web", "a")
+	claim := fakeapi.PVC("a", "fast", "6Gi")
 	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, volume.AnnSelectedNode, "n1")
 	r := dynamicCluster(t, claim, pod).start(t.Context())
 	r.seen(func() bool { _, refused := r.judge(pod); return len(refused) == 1 })
-	r.put(makePVC("a", "fast", "6Gi"))
+	r.Put(fakeapi.PVC("a", "fast", "6Gi"))
 	want := map[string]string{"n1": notEnough + "claim default/a asks 6 GiB; the driver refused it here lately"}
 	var refused map[string]string
 	r.seen(func() bool {
@@ -107,13 +108,13 @@ func TestLastChoice(t *testing.T) {
 		t.Fatalf("n2 has room: (-want +got)\n%s", diff)
 	}
 	// n2 fills up: n1 is better than nothing.
-	r.put(makeCapacity("fast", "n2", "1Gi", 6))
+	r.Put(fakeapi.Capacity("fast", "n2", "1Gi", 6))
 	r.seen(func() bool { _, refused = r.judge(pod); _, full := refused["n2"]; return full })
 	if _, refused := refused["n1"]; refused {
 		t.Error("the last choice is no choice")
 	}
 	// n2 has room again and n1 counted again: both are choices.
-	r.put(makeCapacity("fast", "n2", "20Gi", 7))
-	r.put(makeCapacity("fast", "n1", "8Gi", 6))
+	r.Put(fakeapi.Capacity("fast", "n2", "20Gi", 7))
+	r.Put(fakeapi.Capacity("fast", "n1", "8Gi", 6))
 	r.seen(func() bool { _, refused = r.judge(pod); return len(refused) == 0 })
 }

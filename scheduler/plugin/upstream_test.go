@@ -22,6 +22,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	"github.com/berth-storage/berth/scheduler/internal/fakeapi"
 	"github.com/berth-storage/berth/test/seeds"
 	"github.com/berth-storage/berth/volume"
 )
@@ -34,7 +35,7 @@ func randomCluster(r *rand.Rand) (objects []runtime.Object, pod *corev1.Pod) {
 	size := func() string { return fmt.Sprintf("%dGi", 1+r.IntN(5)) }
 	nodes := []string{"n1", "n2", "n3"}
 	for _, n := range nodes {
-		objects = append(objects, makeNode(n, volume.LabelZone, pick("z1", "z2"), "rank", strconv.Itoa(r.IntN(3))))
+		objects = append(objects, fakeapi.Node(n, volume.LabelZone, pick("z1", "z2"), "rank", strconv.Itoa(r.IntN(3))))
 	}
 	topologies := func() []string {
 		if r.IntN(3) > 0 {
@@ -42,22 +43,22 @@ func randomCluster(r *rand.Rand) (objects []runtime.Object, pod *corev1.Pod) {
 		}
 		return []string{volume.LabelZone, pick("z1", "z2"), volume.LabelHostname, pick(nodes...)}[:2+2*r.IntN(2)]
 	}
-	immediate := makeClass("immediate", driverName)
+	immediate := fakeapi.Class("immediate", driverName)
 	immediate.VolumeBindingMode = ptr.To(storagev1.VolumeBindingImmediate)
-	objects = append(objects, makeDriver(driverName), immediate, makeClass("local", "kubernetes.io/no-provisioner"),
-		makeClass("tracked", driverName, topologies()...), makeClass("untracked", "other.driver", topologies()...))
+	objects = append(objects, fakeapi.Driver(driverName), immediate, fakeapi.Class("local", "kubernetes.io/no-provisioner"),
+		fakeapi.Class("tracked", driverName, topologies()...), fakeapi.Class("untracked", "other.driver", topologies()...))
 	for _, n := range nodes {
 		if r.IntN(4) > 0 {
-			o := makeCapacity("tracked", n, size(), 1)
+			o := fakeapi.Capacity("tracked", n, size(), 1)
 			if r.IntN(4) == 0 {
 				o.MaximumVolumeSize = new(o.Capacity.DeepCopy())
-				o.MaximumVolumeSize.Sub(*makePVC("", "", "1Gi").Spec.Resources.Requests.Storage())
+				o.MaximumVolumeSize.Sub(*fakeapi.PVC("", "", "1Gi").Spec.Resources.Requests.Storage())
 			}
 			objects = append(objects, o)
 		}
 	}
 	names := []string{"a", "b", "c"}[:1+r.IntN(3)]
-	pod = makePod("p", names...)
+	pod = fakeapi.Pod("p", names...)
 	objects = append(objects, pod)
 	tracked := false
 	for _, name := range names {
@@ -69,13 +70,13 @@ func randomCluster(r *rand.Rand) (objects []runtime.Object, pod *corev1.Pod) {
 			class = "local"
 		}
 		tracked = tracked || class == "tracked"
-		pvc := makePVC(name, class, size())
+		pvc := fakeapi.PVC(name, class, size())
 		switch r.IntN(8) {
 		case 0:
-			pvc = boundTo(pvc, "pv"+strconv.Itoa(r.IntN(6)))
+			pvc = fakeapi.BoundTo(pvc, "pv"+strconv.Itoa(r.IntN(6)))
 		case 1:
-			pvc = boundTo(pvc, "bound-"+name)
-			objects = append(objects, makePV("bound-"+name, class, "1Gi", pick(nodes...)))
+			pvc = fakeapi.BoundTo(pvc, "bound-"+name)
+			objects = append(objects, fakeapi.PV("bound-"+name, class, "1Gi", pick(nodes...)))
 		case 2:
 			if class == "untracked" {
 				metav1.SetMetaDataAnnotation(&pvc.ObjectMeta, volume.AnnSelectedNode, pick(nodes...))
@@ -95,7 +96,7 @@ func randomCluster(r *rand.Rand) (objects []runtime.Object, pod *corev1.Pod) {
 	}
 	reserved := map[string]bool{}
 	for i := range r.IntN(6) {
-		pv := makePV(fmt.Sprint("pv", i), pick("local", "local", "tracked", "untracked"), size(), "")
+		pv := fakeapi.PV(fmt.Sprint("pv", i), pick("local", "local", "tracked", "untracked"), size(), "")
 		pv.Labels = map[string]string{"color": pick("red", "blue")}
 		pv.Spec.NodeAffinity = randomAffinity(r, nodes)
 		if r.IntN(5) == 0 {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/berth-storage/berth/scheduler/binding"
+	"github.com/berth-storage/berth/scheduler/internal/fakeapi"
 	"github.com/berth-storage/berth/volume"
 )
 
@@ -33,7 +34,7 @@ func (k caseName) planOf(binds, selects []string) binding.BindPlan {
 func (k caseName) written(t *testing.T, c *cluster) map[string]string {
 	t.Helper()
 	out := map[string]string{}
-	volumes, err := c.client.CoreV1().PersistentVolumes().List(t.Context(), metav1.ListOptions{})
+	volumes, err := c.Client.CoreV1().PersistentVolumes().List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +43,7 @@ func (k caseName) written(t *testing.T, c *cluster) map[string]string {
 			out[name] = k.plain(pv.Spec.ClaimRef.Name)
 		}
 	}
-	claims, err := c.client.CoreV1().PersistentVolumeClaims("default").List(t.Context(), metav1.ListOptions{})
+	claims, err := c.Client.CoreV1().PersistentVolumeClaims("default").List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,15 +59,13 @@ func (k caseName) written(t *testing.T, c *cluster) map[string]string {
 // first patch of the object comes, before it is judged.
 func (c *cluster) behind(name string, change func()) {
 	done := false
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.beforePatch = func(_, patched string) error {
+	c.BeforePatch(func(_, patched string) error {
 		if patched == name && !done {
 			done = true
 			change()
 		}
 		return nil
-	}
+	})
 }
 
 // must is for what a test itself writes.
@@ -95,15 +94,15 @@ func TestWrites(t *testing.T) {
 	stolen := func(pv string) func(*rig, caseName) {
 		return func(r *rig, k caseName) {
 			r.behind(string(k)+pv, func() {
-				v := r.volume(string(k) + pv)
+				v := r.Volume(string(k) + pv)
 				v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: string(k) + "thief", UID: "thief"}
-				r.must(r.write(v))
+				r.must(r.Write(v))
 			})
 		}
 	}
 	elsewhere := func(claim string) func(*rig, caseName) {
 		return func(r *rig, k caseName) {
-			r.behind(string(k)+claim, func() { r.must(r.write(selectedFor(r.claim(string(k)+claim), "n2"))) })
+			r.behind(string(k)+claim, func() { r.must(r.Write(selectedFor(r.Claim(string(k)+claim), "n2"))) })
 		}
 	}
 	cases := map[string]struct {
@@ -203,9 +202,9 @@ func TestBind(t *testing.T) {
 	// complete is the PV controller, or the provisioner and the PV controller.
 	complete := func(pv string) func(*rig, caseName) {
 		return func(r *rig, k caseName) {
-			pvc := r.claim(string(k) + "a")
-			r.put(takenBy(r.volume(string(k)+pv), pvc))
-			r.put(boundTo(pvc, string(k)+pv))
+			pvc := r.Claim(string(k) + "a")
+			r.Put(takenBy(r.Volume(string(k)+pv), pvc))
+			r.Put(fakeapi.BoundTo(pvc, string(k)+pv))
 		}
 	}
 	bindA, selA := []string{"a pv"}, []string{"a"}
@@ -226,19 +225,19 @@ func TestBind(t *testing.T) {
 		"bound by the PV controller first": {
 			reason: "what was wanted is so (upstream: a conflict sends the pod back)", binds: bindA, objects: pair,
 			early: func(r *rig, k caseName) {
-				pvc := r.claim(string(k) + "a")
-				r.must(r.write(takenBy(r.volume(string(k)+"pv"), pvc)))
-				r.must(r.write(boundTo(pvc, string(k)+"pv")))
+				pvc := r.Claim(string(k) + "a")
+				r.must(r.Write(takenBy(r.Volume(string(k)+"pv"), pvc)))
+				r.must(r.Write(fakeapi.BoundTo(pvc, string(k)+"pv")))
 			},
 		},
-		"pod deleted": {reason: "nobody waits", binds: bindA, objects: pair, wantErr: "pod default/pod does not exist any more", then: func(r *rig, k caseName) { r.delete(k.pod()) }},
+		"pod deleted": {reason: "nobody waits", binds: bindA, objects: pair, wantErr: "pod default/pod does not exist any more", then: func(r *rig, k caseName) { r.Delete(k.pod()) }},
 		"time is up":  {reason: "what is awaited is said", binds: bindA, objects: pair, cancelled: true, wantErr: "waiting for the PV controller to bind it to volume pv"},
 		"write fails": {reason: "the server does not take it", binds: bindA, objects: pair, wantErr: "volume pv was taken by claim default/thief", early: func(r *rig, k caseName) {
-			v := r.volume(string(k) + "pv")
+			v := r.Volume(string(k) + "pv")
 			v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: string(k) + "thief", UID: "thief"}
-			r.must(r.write(v))
+			r.must(r.Write(v))
 		}},
-		"claim deleted": {reason: "there is nothing to bind", binds: bindA, objects: pair, wantErr: "claim default/a does not exist any more", then: func(r *rig, k caseName) { r.delete(r.claim(string(k) + "a")) }},
+		"claim deleted": {reason: "there is nothing to bind", binds: bindA, objects: pair, wantErr: "claim default/a does not exist any more", then: func(r *rig, k caseName) { r.Delete(r.Claim(string(k) + "a")) }},
 		"node out of reach": {
 			reason: "the volume is elsewhere now", binds: bindA, wantErr: "volume pv can no longer be reached from node n1",
 			objects: func(k caseName) []runtime.Object {
@@ -249,9 +248,9 @@ func TestBind(t *testing.T) {
 		},
 		"made elsewhere": {reason: "the pod cannot use it", selects: selA, objects: pending, then: complete("far"), wantErr: "volume far cannot be reached from node n1"},
 		"given back": {reason: "the provisioner has no room", selects: selA, objects: pending, wantErr: "the provisioner gave node n1 back", then: func(r *rig, k caseName) {
-			pvc := r.claim(string(k) + "a")
+			pvc := r.Claim(string(k) + "a")
 			delete(pvc.Annotations, volume.AnnSelectedNode)
-			r.put(pvc)
+			r.Put(pvc)
 		}},
 	}
 	var objects []runtime.Object

@@ -1,4 +1,6 @@
-package plugin
+// Package args is the configuration of the scheduler's side: the plugin reads it
+// from pluginConfig of a profile, the extender from a file. The fields are the same.
+package args
 
 import (
 	"errors"
@@ -6,7 +8,6 @@ import (
 	"math"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	kjson "sigs.k8s.io/json"
@@ -16,12 +17,13 @@ import (
 	"github.com/berth-storage/berth/scheduler/cache"
 )
 
-// Args configures the plugin, in pluginConfig of a profile. Unknown fields are
-// refused: a misspelt one would otherwise be a setting that does nothing.
+// Args configures the plugin or the extender. Unknown fields are refused: a misspelt
+// one would otherwise be a setting that does nothing.
 type Args struct {
-	// BindTimeoutSeconds is how long PreBind waits for a pod's volumes to be
-	// bound before the pod goes back to the queue. Default 600, as upstream's
-	// VolumeBindingArgs. A selected node stays written after it.
+	// BindTimeoutSeconds is how long a pod's volumes are awaited before the pod goes
+	// back to the queue. A selected node stays written after it. Default: the plugin
+	// 600, as upstream's VolumeBindingArgs; the extender 20, as it waits inside of
+	// one request.
 	BindTimeoutSeconds *int64 `json:"bindTimeoutSeconds,omitempty"`
 
 	// Shape gives a node's score by how much of its storage the pod would use.
@@ -55,7 +57,6 @@ type SharedPool struct {
 }
 
 const (
-	defaultBindTimeoutSeconds      = 600
 	defaultAttachLimitGraceSeconds = 300
 	// bindTimeoutMaxSeconds is the longest time.Duration.
 	bindTimeoutMaxSeconds = math.MaxInt64 / int64(time.Second)
@@ -66,19 +67,16 @@ const (
 	sharedPoolsMaximum = 100
 )
 
-func decodeArgs(obj runtime.Object) (Args, error) {
-	var args Args
-	switch o := obj.(type) {
-	case nil:
-	case *runtime.Unknown:
-		if err := decodeStrict(o.Raw, &args); err != nil {
-			return Args{}, fmt.Errorf("decoding: %w", err)
-		}
-	default:
-		return Args{}, fmt.Errorf("want runtime.Unknown, got %T", obj)
+// Decode reads args in YAML or JSON, gives what is left out its default, and tells
+// all that is wrong by field. bindTimeoutSeconds is the default of that field: a
+// plugin may wait for long, an extender only within a request.
+func Decode(raw []byte, bindTimeoutSeconds int64) (Args, error) {
+	var a Args
+	if err := decodeStrict(raw, &a); err != nil {
+		return Args{}, fmt.Errorf("decoding: %w", err)
 	}
-	args.setDefaults()
-	return args, args.validate().ToAggregate()
+	a.setDefaults(bindTimeoutSeconds)
+	return a, a.validate().ToAggregate()
 }
 
 // decodeStrict refuses fields that do not exist or stand twice, and says where.
@@ -91,9 +89,9 @@ func decodeStrict(raw []byte, args *Args) error {
 	return errors.Join(append(strict, err)...)
 }
 
-func (a *Args) setDefaults() {
+func (a *Args) setDefaults(bindTimeoutSeconds int64) {
 	if a.BindTimeoutSeconds == nil {
-		a.BindTimeoutSeconds = ptr.To[int64](defaultBindTimeoutSeconds)
+		a.BindTimeoutSeconds = &bindTimeoutSeconds
 	}
 	if a.AttachLimitGraceSeconds == nil {
 		a.AttachLimitGraceSeconds = ptr.To[int64](defaultAttachLimitGraceSeconds)
@@ -160,12 +158,21 @@ func validateSharedPools(rules []SharedPool, path *field.Path) field.ErrorList {
 	return errs
 }
 
-// common is what the profiles of one scheduler must agree on.
-func (a *Args) common() Args {
+// Common is what the profiles of one scheduler must agree on.
+func (a *Args) Common() Args {
 	return Args{AttachLimitGraceSeconds: a.AttachLimitGraceSeconds, SharedPools: append([]SharedPool(nil), a.SharedPools...)}
 }
 
-func (a *Args) shape() binding.Shape {
+// BindTimeout is BindTimeoutSeconds.
+func (a *Args) BindTimeout() time.Duration { return time.Duration(*a.BindTimeoutSeconds) * time.Second }
+
+// AttachGrace is AttachLimitGraceSeconds.
+func (a *Args) AttachGrace() time.Duration {
+	return time.Duration(*a.AttachLimitGraceSeconds) * time.Second
+}
+
+// Scores is Shape as a verdict is scored by it.
+func (a *Args) Scores() binding.Shape {
 	out := make(binding.Shape, 0, len(a.Shape))
 	for _, p := range a.Shape {
 		out = append(out, binding.ShapePoint{Utilization: int64(p.Utilization), Score: int64(p.Score)})
@@ -173,7 +180,8 @@ func (a *Args) shape() binding.Shape {
 	return out
 }
 
-func (a *Args) sharing() []cache.Sharing {
+// Sharing are the rules of SharedPools as the cache takes them.
+func (a *Args) Sharing() []cache.Sharing {
 	out := make([]cache.Sharing, 0, len(a.SharedPools))
 	for _, r := range a.SharedPools {
 		out = append(out, cache.Sharing{Driver: r.Driver, Parameter: r.Parameter})
