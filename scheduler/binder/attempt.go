@@ -83,3 +83,10 @@ func waitKeys(pod *corev1.Pod, plan binding.BindPlan) []string {
 	}
 	return keys
 }
+
+// Hopeless tells why the attempt, whose writes are done, will never get what it
+// waits for; nil as long as it may.
+func (a *Attempt) Hopeless() error {
+	_, err := a.Awaits(a.pod, a.plan, a.written)
+	return err
+}

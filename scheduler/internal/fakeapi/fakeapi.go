@@ -45,6 +45,7 @@ type Cluster struct {
 func New(t testing.TB, objects ...runtime.Object) *Cluster {
 	c := &Cluster{t: t, Client: fake.NewClientset()}
 	c.Client.PrependReactor("patch", "*", c.patch)
+	c.Client.PrependReactor("create", "pods", c.bind)
 	for _, o := range objects {
 		c.Put(o)
 	}
@@ -102,8 +103,8 @@ func (c *Cluster) Write(o runtime.Object) error {
 	return c.Client.Tracker().Update(gvr, o, m.GetNamespace())
 }
 
-// BeforePatch runs a function before each patch from now on, with the lock held; it
-// may fail the patch.
+// BeforePatch runs a function before each patch, and each binding of a pod (as a patch
+// of "bindings"), from now on, with the lock held; it may fail it.
 func (c *Cluster) BeforePatch(f func(resource, name string) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -121,6 +122,35 @@ func (c *Cluster) Delete(o runtime.Object) {
 	if err != nil {
 		panic(err)
 	}
+}
+
+// bind is a pod's binding, which an API server takes once.
+func (c *Cluster) bind(action clienttesting.Action) (bool, runtime.Object, error) {
+	if action.GetSubresource() != "binding" {
+		return false, nil, nil
+	}
+	wanted, ok := action.(clienttesting.CreateAction).GetObject().(*corev1.Binding)
+	if !ok {
+		return false, nil, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.beforePatch != nil {
+		if err := c.beforePatch("bindings", wanted.Name); err != nil {
+			return true, nil, err
+		}
+	}
+	pods := corev1.SchemeGroupVersion.WithResource("pods")
+	old, err := c.Client.Tracker().Get(pods, wanted.Namespace, wanted.Name)
+	if err != nil {
+		return true, nil, err
+	}
+	pod := old.(*corev1.Pod).DeepCopy()
+	if pod.UID != wanted.UID || pod.Spec.NodeName != "" {
+		return true, nil, apierrors.NewConflict(pods.GroupResource(), wanted.Name, fmt.Errorf("pod %s is on node %q", pod.UID, pod.Spec.NodeName))
+	}
+	pod.Spec.NodeName = wanted.Target.Name
+	return true, wanted, c.Write(pod)
 }
 
 // patch is a merge patch with metadata.resourceVersion as its precondition.
