@@ -17,6 +17,9 @@ type Attempt struct {
 	plan    binding.BindPlan
 	waiter  *cache.Waiter
 	written Written
+	// earlier are the volumes that an attempt before this one reserved, and the
+	// versions that say so.
+	earlier map[string]string
 }
 
 // Begin watches the objects of a plan, before the first write, so that no change
@@ -25,6 +28,19 @@ func (b *Binder) Begin(pod *corev1.Pod, plan binding.BindPlan) *Attempt {
 	return &Attempt{
 		Binder: b, pod: pod, plan: plan, waiter: b.cache.Wait(waitKeys(pod, plan)...),
 		written: Written{Volumes: map[string]string{}, Claims: map[string]string{}, mine: map[string]bool{}},
+	}
+}
+
+// Continue takes over what an earlier attempt at the pod reserved, so that Undo gives
+// it back as its own.
+func (a *Attempt) Continue(from *Attempt) {
+	a.earlier = map[string]string{}
+	for name, mine := range from.written.mine {
+		if mine {
+			a.earlier[name] = from.written.Volumes[name]
+			// Undo knows of it even if this attempt writes nothing.
+			a.written.Volumes[name], a.written.mine[name] = a.earlier[name], true
+		}
 	}
 }
 

@@ -152,7 +152,10 @@ func (a *Attempt) writeVolume(ctx context.Context, b binding.Bind) (version stri
 			klog.FromContext(ctx).V(2).Info("reserved volume for claim", "pv", pv.Name, "pvc", b.Claim)
 		}
 		a.cache.WroteVolume(pv)
-		return pv.ResourceVersion, mine && !done, nil
+		if done {
+			mine = a.earlier[b.Volume] == pv.ResourceVersion
+		}
+		return pv.ResourceVersion, mine, nil
 	}
 }
 

@@ -2,7 +2,6 @@ package extender
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -107,8 +106,12 @@ func (s *Service) commit(pod *corev1.Pod, name string) (binding.BindPlan, error)
 		case len(refusals) > 0:
 			return plan, noLongerFits(pod, name, told(refusals))
 		}
-		if plan, refusals, err = s.binder.Plan(question, node); err != nil || len(refusals) > 0 {
-			return plan, errors.Join(err, noLongerFits(pod, name, told(refusals)))
+		plan, refusals, err = s.binder.Plan(question, node)
+		switch {
+		case err != nil:
+			return plan, err
+		case len(refusals) > 0:
+			return plan, noLongerFits(pod, name, told(refusals))
 		}
 	}
 	if err := s.promises.commit(pod, plan); err != nil {
@@ -131,9 +134,9 @@ func (s *Service) carryOut(ctx context.Context, pod *corev1.Pod, plan binding.Bi
 	defer cancel()
 	attempt := s.binder.Begin(pod, plan)
 	defer attempt.End()
+	s.promises.begin(pod.UID, attempt)
 	err := attempt.Write(bounded)
 	if err == nil {
-		s.promises.begun(pod.UID, attempt)
 		err = attempt.Await(bounded)
 		if err != nil && bounded.Err() != nil && attempt.Hopeless() == nil {
 			s.promises.keep(pod.UID) //nolint:contextcheck // it outlives the request
@@ -160,7 +163,7 @@ func (s *Service) post(ctx context.Context, pod *corev1.Pod, node string) error 
 		Target:     corev1.ObjectReference{Kind: "Node", Name: node},
 	}, metav1.CreateOptions{})
 	if err == nil {
-		s.promises.placed(pod.UID)
+		s.promises.placed(pod.UID) //nolint:contextcheck // it outlives the request
 		return nil
 	}
 	err = fmt.Errorf("binding pod %s/%s to node %s: %w", pod.Namespace, pod.Name, node, err)
@@ -172,7 +175,7 @@ func (s *Service) post(ctx context.Context, pod *corev1.Pod, node string) error 
 		// Nobody knows. The pod's next event or the next bind tells, or time.
 		s.promises.keep(pod.UID) //nolint:contextcheck // it outlives the request
 	case now.Spec.NodeName == node:
-		s.promises.placed(pod.UID)
+		s.promises.placed(pod.UID) //nolint:contextcheck // it outlives the request
 		return nil
 	default:
 		s.promises.release(pod.UID)

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
+	"github.com/berth-storage/berth/scheduler/binding"
 	"github.com/berth-storage/berth/scheduler/internal/fakeapi"
 	"github.com/berth-storage/berth/volume"
 )
@@ -197,13 +198,27 @@ func TestPromiseEndsByTime(t *testing.T) {
 			if n := r.Promises(); n != 1 {
 				t.Fatalf("%d promises a second before their time", n)
 			}
+			// A second attempt: what the first reserved is the promise's all the same.
+			if err := r.bind(pod, "n1"); err == nil || r.Promises() != 1 {
+				t.Fatalf("setup: %v, %d promises", err, r.Promises())
+			}
 			for range 3 {
 				fake.Step(keptFor)
 			}
 			r.seen("the time is over", func() bool { return r.Promises() == tc.left })
 			if tc.left == 0 {
 				r.seen("the volume is given back", func() bool { return r.Volume("free").Spec.ClaimRef == nil })
+				return
 			}
+			// Provisioned, and still no bind comes: nothing is tied any more.
+			claim := r.Claim("dyn")
+			pv := fakeapi.Provisioned(claim, 100)
+			r.Put(pv)
+			r.Put(fakeapi.BoundTo(claim, pv.Name))
+			r.seen("the promise ends", func() bool {
+				fake.Step(keptFor)
+				return r.Promises() == 0
+			})
 		})
 	}
 }
@@ -304,6 +319,35 @@ func TestCallerGone(t *testing.T) {
 	cancel()
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), "is kept") || r.Promises() != 1 {
 		t.Errorf("%v, %d promises", err, r.Promises())
+	}
+}
+
+// TestPlacedAtFirstSight: the first that the informer sees of a pod is that it is on its
+// node; and where it never sees it, time ends what is left.
+func TestPlacedAtFirstSight(t *testing.T) {
+	for name, shown := range map[string]bool{"seen": true, "never seen": false} {
+		t.Run(name, func(t *testing.T) {
+			pod := fakeapi.Pod("web", "a")
+			fake, onFake := fakeTime()
+			r := start(t, pool(t, map[string]string{"n1": "8Gi"}, fakeapi.PVC("a", "fast", "1Gi")), onFake)
+			if err := r.promises.commit(pod, binding.BindPlan{Node: "n1"}); err != nil {
+				t.Fatal(err)
+			}
+			r.promises.placed(pod.UID)
+			if node, placed := r.promises.node(pod.UID); node != "n1" || !placed {
+				t.Fatalf("setup: %q, %v", node, placed)
+			}
+			if shown {
+				pod.Spec.NodeName = "n1"
+				r.Put(pod)
+			} else {
+				fake.Step(keptFor)
+			}
+			r.seen("nothing is left", func() bool {
+				node, _ := r.promises.node(pod.UID)
+				return node == ""
+			})
+		})
 	}
 }
 

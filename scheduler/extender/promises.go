@@ -47,7 +47,7 @@ type promise struct {
 	attempt *binder.Attempt
 	// over: while an attempt was at work the API said that the promise ends.
 	over bool
-	// expiry ends a kept one; nil where none is due.
+	// expiry ends it when nothing else does; nil during an attempt.
 	expiry clock.Timer
 }
 
@@ -56,7 +56,7 @@ type promise struct {
 //   - its pod is on a node, gone, or promised another one;
 //   - a claim of it is gone or was given back by its provisioner, a volume taken, or
 //     its node gone, as the attempt's own judgement has it;
-//   - it was kept for keptFor and no claim has its node selected.
+//   - nothing was heard of it for keptFor, and no claim is being provisioned for it.
 //
 // None of them lives anywhere but in memory: what was written is in the API, and
 // what was not is not worth more than a retry.
@@ -110,12 +110,17 @@ func (p *promises) enter(ctx context.Context, uid types.UID) (leave func(), err 
 func (p *promises) commit(pod *corev1.Pod, plan binding.BindPlan) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	before := p.of[pod.UID]
 	p.end(pod.UID)
 	if err := p.cache.Assume(plan, string(pod.UID)); err != nil {
 		return err
 	}
 	p.tenancy.assume(pod, plan.Node)
-	p.of[pod.UID] = &promise{pod: pod, plan: plan, stage: stageAttempt}
+	now := &promise{pod: pod, plan: plan, stage: stageAttempt}
+	if before != nil {
+		now.attempt = before.attempt
+	}
+	p.of[pod.UID] = now
 	for _, claim := range claimsOf(plan) {
 		if p.byClaim[claim] == nil {
 			p.byClaim[claim] = map[types.UID]struct{}{}
@@ -147,13 +152,19 @@ func (p *promises) node(uid types.UID) (node string, placed bool) {
 	return "", false
 }
 
-// begun notes the attempt that carries the promise out.
-func (p *promises) begun(uid types.UID, a *binder.Attempt) {
+// begin notes the attempt that carries the promise out. What an earlier one reserved
+// is from then on this one's to give back.
+func (p *promises) begin(uid types.UID, a *binder.Attempt) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if pr := p.of[uid]; pr != nil {
-		pr.attempt = a
+	pr := p.of[uid]
+	if pr == nil {
+		return
 	}
+	if pr.attempt != nil {
+		a.Continue(pr.attempt)
+	}
+	pr.attempt = a
 }
 
 // keep ends an attempt at a promise that stays.
@@ -184,6 +195,7 @@ func (p *promises) placed(uid types.UID) {
 		p.end(uid)
 	default:
 		pr.stage = stagePlaced
+		p.arm(uid, pr)
 	}
 }
 
@@ -226,7 +238,7 @@ func (p *promises) hopeless(pr *promise) bool {
 	return err != nil
 }
 
-// arm lets a kept promise end by time. It needs mu.
+// arm lets a promise end by time. It needs mu.
 func (p *promises) arm(uid types.UID, pr *promise) {
 	if pr.expiry != nil {
 		pr.expiry.Stop()
@@ -235,15 +247,15 @@ func (p *promises) arm(uid types.UID, pr *promise) {
 	pr.expiry = p.clock.AfterFunc(keptFor, func() { go p.expire(uid, pr) })
 }
 
-// expire ends a promise that was kept long enough, unless a claim is tied to the
-// node. Volumes that it reserved and nobody took up are given back.
+// expire ends a promise of which nothing was heard for long enough, unless a claim is
+// tied to the node. Volumes that it reserved and nobody took up are given back.
 func (p *promises) expire(uid types.UID, pr *promise) {
 	p.mu.Lock()
-	if p.of[uid] != pr || pr.stage != stageKept {
+	if p.of[uid] != pr || pr.stage == stageAttempt {
 		p.mu.Unlock()
 		return
 	}
-	if p.tied(pr) {
+	if pr.stage == stageKept && p.tied(pr) {
 		// The claim's own events end it.
 		p.arm(uid, pr)
 		p.mu.Unlock()
@@ -251,18 +263,18 @@ func (p *promises) expire(uid types.UID, pr *promise) {
 	}
 	klog.Background().V(2).Info("promise ends", "pod", klog.KObj(pr.pod), "node", klog.KRef("", pr.plan.Node), "reason", "no bind came for it any more")
 	p.end(uid)
-	attempt := pr.attempt
+	undo := pr.stage == stageKept && pr.attempt != nil
 	p.mu.Unlock()
-	if attempt != nil {
-		attempt.Undo(context.Background())
+	if undo {
+		pr.attempt.Undo(context.Background())
 	}
 }
 
-// tied reports whether the API ties a claim of the promise to its node.
+// tied reports whether a claim of the promise is being provisioned for its node.
 func (p *promises) tied(pr *promise) bool {
 	return slices.ContainsFunc(pr.plan.Selects, func(s binding.Select) bool {
 		pvc := p.cache.ClaimByKey(s.Claim)
-		return pvc != nil && string(pvc.UID) == s.ClaimUID && pvc.Annotations[volume.AnnSelectedNode] == pr.plan.Node
+		return pvc != nil && string(pvc.UID) == s.ClaimUID && pvc.Spec.VolumeName == "" && pvc.Annotations[volume.AnnSelectedNode] == pr.plan.Node
 	})
 }
 
@@ -281,7 +293,7 @@ func (p *promises) count() int {
 
 // podHandler ends the promises of pods that are on a node, or gone.
 func (p *promises) podHandler() toolscache.ResourceEventHandler {
-	settled := func(pod *corev1.Pod) {
+	settle := func(pod *corev1.Pod) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		switch pr := p.of[pod.UID]; {
@@ -292,19 +304,24 @@ func (p *promises) podHandler() toolscache.ResourceEventHandler {
 			p.end(pod.UID)
 		}
 	}
+	settled := func(pod *corev1.Pod) {
+		if pod.Spec.NodeName != "" || ended(pod) {
+			settle(pod)
+		}
+	}
 	return toolscache.ResourceEventHandlerFuncs{
+		// The first that the informer sees of a pod may be its node.
+		AddFunc: func(obj any) { onPod(obj, settled) },
 		UpdateFunc: func(old, obj any) {
 			was, ok := old.(*corev1.Pod)
 			onPod(obj, func(pod *corev1.Pod) {
 				if ok && was.UID != pod.UID {
-					settled(was)
+					settle(was)
 				}
-				if pod.Spec.NodeName != "" || ended(pod) {
-					settled(pod)
-				}
+				settled(pod)
 			})
 		},
-		DeleteFunc: func(obj any) { onPod(obj, settled) },
+		DeleteFunc: func(obj any) { onPod(obj, settle) },
 	}
 }
 

@@ -87,7 +87,8 @@ func (c *Cluster) Put(o runtime.Object) {
 	}
 }
 
-// Write is Put for who holds the lock, as Behind does. It copies: informers keep what they are given.
+// Write is Put for who holds the lock, as what BeforePatch runs does. It copies:
+// informers keep what they are given.
 func (c *Cluster) Write(o runtime.Object) error {
 	o = o.DeepCopyObject()
 	m, err := meta.Accessor(o)
