@@ -68,12 +68,16 @@ func (a *Attempt) Await(ctx context.Context) error {
 	t := teller{Attempt: a, told: map[Waiting]struct{}{}}
 	defer t.stop()
 	for {
+		// Asked before the look: one that ends with the last event still counts it.
+		over := context.Cause(ctx)
 		waiting, err := a.Awaits(a.pod, a.plan, a.written)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		if waiting == (Waiting{}) {
+		case waiting == (Waiting{}):
 			return nil
+		case over != nil:
+			return fmt.Errorf("%s: %w", waiting.Text, over)
 		}
 		t.watch(waiting)
 		select {
@@ -81,7 +85,6 @@ func (a *Attempt) Await(ctx context.Context) error {
 		case <-t.due():
 			t.tell()
 		case <-ctx.Done():
-			return fmt.Errorf("%s: %w", waiting.Text, context.Cause(ctx))
 		}
 	}
 }

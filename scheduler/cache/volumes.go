@@ -78,7 +78,8 @@ type volumeEntry struct {
 
 // assumption is a volume given to a claim by Reserve. Like upstream's passive
 // assume cache it is laid over the informer's object and ends with it: here
-// when the informer's volume has a claimRef, or is newer than what was written.
+// when the informer's volume has a claimRef, or is newer than what was written, and
+// no pod's bind is at work on it.
 // Another change of the volume (a label, a resync) does not end it, as it does
 // upstream: the volume is still promised.
 type assumption struct {
@@ -87,10 +88,15 @@ type assumption struct {
 	written              string
 }
 
-// counted: the volume has its claimRef, the PV controller has not begun, and
-// several pods of the claim count on it: one of them may still give it back.
+// counted: the volume has its claimRef, the PV controller has not begun, and pods
+// of the claim count on it. Another pod, which reserved it, may still give it back.
 func (a *assumption) counted(e *volumeEntry) bool {
-	return e.available && e.claimUID == a.claimUID && len(a.owners) > 1
+	return e.available && e.claimUID == a.claimUID && len(a.owners) > 0
+}
+
+// overtaken: the informer's volume says more than the assumption.
+func (a *assumption) overtaken(e *volumeEntry) bool {
+	return (e.claim != "" && e.claimUID != "" || a.written != "" && atLeast(e.version, a.written)) && !a.counted(e)
 }
 
 func newVolumes(all places) *volumes {
@@ -159,8 +165,7 @@ func (v *volumes) set(pv *corev1.PersistentVolume) {
 	}
 	v.byName[pv.Name] = e
 	if a := v.assumed[pv.Name]; a != nil {
-		overtaken := e.claim != "" && e.claimUID != "" || a.written != "" && atLeast(e.version, a.written)
-		if overtaken && !a.counted(e) || a.uid != e.UID {
+		if a.overtaken(e) || a.uid != e.UID {
 			delete(v.assumed, pv.Name)
 		}
 	}
@@ -273,7 +278,8 @@ func (v *volumes) forget(name, owner string) {
 		return
 	}
 	delete(a.owners, owner)
-	if len(a.owners) == 0 && a.written == "" {
+	e := v.byName[name]
+	if len(a.owners) == 0 && (a.written == "" || e == nil || a.overtaken(e)) {
 		v.relist(name, func() { delete(v.assumed, name) })
 	}
 }
@@ -285,7 +291,7 @@ func (v *volumes) written(name, version string) {
 		return
 	}
 	a.written = version
-	if (e.claimUID != "" || atLeast(e.version, version)) && !a.counted(e) {
+	if a.overtaken(e) {
 		v.relist(name, func() { delete(v.assumed, name) })
 	}
 }

@@ -101,9 +101,8 @@ func TestNeverOverCommitted(t *testing.T) {
 func TestKept(t *testing.T) {
 	pod, other := fakeapi.Pod("web", "a"), fakeapi.Pod("other", "b")
 	r := start(t, pool(t, map[string]string{"n1": "8Gi", "n2": "8Gi"}, fakeapi.PVC("a", "fast", "5Gi"), fakeapi.PVC("b", "fast", "5Gi"), pod, other))
-	budget(10 * time.Millisecond)(r)
 	for range 2 {
-		err := r.bind(pod, "n1")
+		err := r.bindInVain(pod, "n1")
 		if err == nil || !strings.Contains(err.Error(), "what was promised is kept, and the next bind goes on: claim default/a: waiting for its volume to be provisioned on node n1") {
 			t.Fatalf("nobody provisions: %v", err)
 		}
@@ -120,6 +119,11 @@ func TestKept(t *testing.T) {
 	}
 	if err := r.bind(pod, "n2"); err == nil || !strings.Contains(err.Error(), "no longer fits on node n2") {
 		t.Errorf("a bind elsewhere: %v", err)
+	}
+	// Its own budget ends a bind as its caller does.
+	budget(10 * time.Millisecond)(r)
+	if err := r.bind(pod, "n1"); err == nil || !strings.Contains(err.Error(), "not ready on node n1 after 10ms; what was promised is kept") || r.Promises() != 1 {
+		t.Fatalf("the budget ends: %v, %d promises", err, r.Promises())
 	}
 	budget(eventually)(r)
 	r.PVController(t.Context())
@@ -161,8 +165,7 @@ func TestPromiseEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod, other := fakeapi.Pod("web", "a"), fakeapi.Pod("other", "b")
 			r := start(t, pool(t, map[string]string{"n1": "8Gi"}, fakeapi.PVC("a", "fast", "5Gi"), fakeapi.PVC("b", "fast", "5Gi"), pod, other))
-			budget(10 * time.Millisecond)(r)
-			if err := r.bind(pod, "n1"); err == nil || r.Promises() != 1 {
+			if err := r.bindInVain(pod, "n1"); err == nil || r.Promises() != 1 {
 				t.Fatalf("setup: %v, %d promises", err, r.Promises())
 			}
 			tc.end(r, pod)
@@ -190,8 +193,7 @@ func TestPromiseEndsByTime(t *testing.T) {
 			fake, onFake := fakeTime()
 			r := start(t, pool(t, map[string]string{"n1": "8Gi"}, fakeapi.Class("local", volume.NoProvisioner), fakeapi.PV("free", "local", "2Gi", "n1"),
 				fakeapi.PVC("sta", "local", "1Gi"), fakeapi.PVC("dyn", "fast", "1Gi"), pod), onFake)
-			budget(10 * time.Millisecond)(r)
-			if err := r.bind(pod, "n1"); err == nil || r.Promises() != 1 {
+			if err := r.bindInVain(pod, "n1"); err == nil || r.Promises() != 1 {
 				t.Fatalf("setup: %v, %d promises", err, r.Promises())
 			}
 			fake.Step(keptFor - time.Second)
@@ -199,7 +201,7 @@ func TestPromiseEndsByTime(t *testing.T) {
 				t.Fatalf("%d promises a second before their time", n)
 			}
 			// A second attempt: what the first reserved is the promise's all the same.
-			if err := r.bind(pod, "n1"); err == nil || r.Promises() != 1 {
+			if err := r.bindInVain(pod, "n1"); err == nil || r.Promises() != 1 {
 				t.Fatalf("setup: %v, %d promises", err, r.Promises())
 			}
 			for range 3 {

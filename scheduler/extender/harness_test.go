@@ -1,7 +1,9 @@
 package extender
 
 import (
+	"context"
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 
 	"github.com/berth-storage/berth/scheduler/args"
 	"github.com/berth-storage/berth/scheduler/internal/fakeapi"
+	"github.com/berth-storage/berth/volume"
 )
 
 // eventually bounds waits for informers; only a broken test waits so long.
@@ -83,7 +86,31 @@ func (r *rig) verdicts(pod *corev1.Pod, nodes ...string) map[string]string {
 }
 
 func (r *rig) bind(pod *corev1.Pod, node string) error {
-	return r.Bind(r.t.Context(), extenderv1.ExtenderBindingArgs{PodName: pod.Name, PodNamespace: pod.Namespace, PodUID: pod.UID, Node: node})
+	return r.Bind(r.t.Context(), bindingOf(pod, node))
+}
+
+func bindingOf(pod *corev1.Pod, node string) extenderv1.ExtenderBindingArgs {
+	return extenderv1.ExtenderBindingArgs{PodName: pod.Name, PodNamespace: pod.Namespace, PodUID: pod.UID, Node: node}
+}
+
+// bindInVain binds a pod for whose volumes nobody cares. It gives up when what was
+// written has come back, and not after a time that a slow machine may need for that.
+func (r *rig) bindInVain(pod *corev1.Pod, node string) error {
+	ctx, giveUp := context.WithCancel(r.t.Context())
+	defer giveUp()
+	errs := make(chan error, 1)
+	go func() { errs <- r.Bind(ctx, bindingOf(pod, node)) }()
+	r.seen("the claims of pod "+pod.Name+" are promised", func() bool {
+		return len(errs) > 0 || !slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+			name := v.PersistentVolumeClaim.ClaimName
+			key := pod.Namespace + "/" + name
+			free := r.cache.Volume("free")
+			return r.cache.ClaimByKey(key).Annotations[volume.AnnSelectedNode] != node &&
+				(free == nil || free.Spec.ClaimRef == nil || free.Spec.ClaimRef.Name != name)
+		})
+	})
+	giveUp()
+	return <-errs
 }
 
 // nodeOf is where the API has the pod.
