@@ -20,14 +20,15 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/berth-storage/berth/internal/clusterwork"
 	"github.com/berth-storage/berth/internal/daemon"
 	"github.com/berth-storage/berth/internal/program"
 )
 
-func main() { os.Exit(daemon.Execute(command(options.NewOptions(), newClusterWork()))) }
+func main() { os.Exit(daemon.Execute(command(options.NewOptions(), clusterwork.New()))) }
 
 // command is kube-scheduler's command with the flags of the cluster-scoped work.
-func command(opts *options.Options, beside *clusterWork) *cobra.Command {
+func command(opts *options.Options, beside *clusterwork.Work) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "berth-scheduler",
 		Short: "Places pods by where their volumes can live",
@@ -56,16 +57,17 @@ binding to nodes.`,
 			return daemon.Failed(run(ctx, opts, beside))
 		},
 	}
-	beside.addFlags(opts.Flags.FlagSet("berth"))
+	beside.AddFlags(opts.Flags.FlagSet("berth"),
+		"The Lease has the durations of the scheduler's own leader election (--leader-elect-lease-duration, -renew-deadline, -retry-period, or leaderElection in --config).")
 	daemon.Finish(cmd, *opts.Flags)
 	return cmd
 }
 
 // check looks at all flags; the configuration file is read, and judged, when the
 // scheduler is made.
-func check(opts *options.Options, beside *clusterWork) error {
+func check(opts *options.Options, beside *clusterwork.Work) error {
 	var p daemon.Problems
-	beside.validate(&p)
+	beside.Validate(&p)
 	defaults, err := latest.Default()
 	if err != nil {
 		return fmt.Errorf("making kube-scheduler's default configuration: %w", err)

@@ -12,13 +12,14 @@ import (
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 
+	"github.com/berth-storage/berth/internal/clusterwork"
 	"github.com/berth-storage/berth/internal/daemon"
 	"github.com/berth-storage/berth/internal/program"
 	"github.com/berth-storage/berth/scheduler/plugin"
 )
 
 // run runs the scheduler, and the cluster-scoped work beside it, until ctx ends.
-func run(ctx context.Context, opts *options.Options, beside *clusterWork) error {
+func run(ctx context.Context, opts *options.Options, beside *clusterwork.Work) error {
 	klog.FromContext(ctx).Info("program starts", "program", "berth-scheduler", "version", program.Version(), "kubernetes", program.KubernetesVersion())
 	names, err := cache.NewInformerName("berth-scheduler")
 	if err != nil {
@@ -40,7 +41,7 @@ func run(ctx context.Context, opts *options.Options, beside *clusterWork) error 
 	// Kubernetes' own /metrics shows this registry.
 	legacyregistry.RawMustRegister(daemon.BuildInfo(), daemon.ControllerMetrics())
 
-	ended := beside.start(ctx, config.KubeConfig, config.ComponentConfig.LeaderElection)
+	ended := beside.Start(ctx, config.KubeConfig, config.ComponentConfig.LeaderElection)
 	context.AfterFunc(ctx, func() {
 		<-ended
 		end()

@@ -7,15 +7,15 @@ import (
 	"strings"
 	"testing"
 
-	componentconfig "k8s.io/component-base/config"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 
+	"github.com/berth-storage/berth/internal/clusterwork"
 	"github.com/berth-storage/berth/internal/program"
 )
 
 // execute runs the command; what it is given must end it before it starts.
 func execute(args ...string) (string, error) {
-	cmd := command(options.NewOptions(), newClusterWork())
+	cmd := command(options.NewOptions(), clusterwork.New())
 	var out bytes.Buffer
 	cmd.SetOut(&out)
 	cmd.SetErr(&out)
@@ -70,11 +70,4 @@ func TestWrongConfiguration(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestOff: without the work nothing is started, and nothing waited for.
-func TestOff(t *testing.T) {
-	w := newClusterWork()
-	w.enabled = false
-	<-w.start(t.Context(), nil, componentconfig.LeaderElectionConfiguration{})
 }

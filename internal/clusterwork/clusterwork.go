@@ -1,4 +1,6 @@
-package main
+// Package clusterwork runs controller/cluster inside of a program whose own work is
+// another: its flags, its start, and its end before the program's.
+package clusterwork
 
 import (
 	"context"
@@ -15,32 +17,34 @@ import (
 	"github.com/berth-storage/berth/volume"
 )
 
-// clusterWork runs controller/cluster beside the scheduler.
-type clusterWork struct {
+// Work is the cluster-scoped work beside another.
+type Work struct {
 	enabled   bool
 	namespace string
 }
 
-func newClusterWork() *clusterWork {
-	return &clusterWork{enabled: true, namespace: "berth-system"}
-}
+// New is the work with its defaults.
+func New() *Work { return &Work{enabled: true, namespace: "berth-system"} }
 
-func (w *clusterWork) addFlags(fs *pflag.FlagSet) {
+// AddFlags adds --cluster-work and --cluster-lease-namespace. durations says where
+// those of the Lease come from.
+func (w *Work) AddFlags(fs *pflag.FlagSet, durations string) {
 	fs.BoolVar(&w.enabled, "cluster-work", w.enabled,
 		"Assign claims of classes with immediate binding to nodes, release claims from nodes that are gone, and bind the claims of pods that were put on a node without a scheduler, in the replica that holds the Lease "+cluster.LeaseName+
-			". The Lease has the durations of the scheduler's own leader election (--leader-elect-lease-duration, -renew-deadline, -retry-period, or leaderElection in --config).")
+			". "+durations)
 	fs.StringVar(&w.namespace, "cluster-lease-namespace", w.namespace, "Namespace of the Lease "+cluster.LeaseName+".")
 }
 
-func (w *clusterWork) validate(p *daemon.Problems) {
+// Validate adds what is wrong with the flags.
+func (w *Work) Validate(p *daemon.Problems) {
 	if problems := validation.IsDNS1123Label(w.namespace); w.enabled && len(problems) > 0 {
 		p.Flag("cluster-lease-namespace", "%q is no name of a namespace: %s", w.namespace, strings.Join(problems, "; "))
 	}
 }
 
-// start starts the work. The channel is closed when it has ended, after ctx, and
-// its Lease is given back.
-func (w *clusterWork) start(ctx context.Context, access *rest.Config, election componentconfig.LeaderElectionConfiguration) <-chan struct{} {
+// Start starts the work. The channel is closed when it has ended, after ctx, and
+// its Lease is given back. Durations that are 0 have controller/cluster's default.
+func (w *Work) Start(ctx context.Context, access *rest.Config, election componentconfig.LeaderElectionConfiguration) <-chan struct{} {
 	ended := make(chan struct{})
 	if !w.enabled {
 		close(ended)
