@@ -97,6 +97,10 @@ var importRules = []struct {
 		why:   "k8s.io/kubernetes takes minutes to compile and promises no compatibility; it stays at the edge",
 	},
 	{
+		of: []string{"cmd/berth-extender"}, never: []string{"k8s.io/kubernetes", "k8s.io/kube-scheduler/framework"},
+		deep: true, why: "the extender serves schedulers of other versions than the one that Berth builds; it knows them by their API alone",
+	},
+	{
 		of: []string{"scheduler"}, never: []string{module + "controller", module + "nodeagent", module + "driver", module + "registrar"},
 		deep: true, why: "the sides meet in API objects, on the CSI socket, in volume, and in cmd",
 	},

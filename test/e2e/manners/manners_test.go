@@ -71,6 +71,11 @@ func TestAllAtOnce(t *testing.T) {
 			[]string{"--cluster-lease-namespace=A B", "--secure-port=70000"},
 			[]string{`--cluster-lease-namespace: "A B"`, "--secure-port"},
 		},
+		"berth-extender": {
+			"those of an open port are all told",
+			[]string{"--serve-address=:10269", "--leader-lease=x", "--scheduler-name=A B", "--kube-api-qps=0"},
+			[]string{"--tls-cert-file: missing", "--client-ca-file: missing", `--leader-lease: "x"`, `--scheduler-name: "A B"`, "--kube-api-qps", "--help"},
+		},
 		"berth-sandbox": {
 			"of a cluster",
 			[]string{"up", "--nodes=-1", "--pool-size=lots", "--without=kubelet"},
