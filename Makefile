@@ -53,9 +53,12 @@ build-all: ## Build every program for amd64 and arm64, into bin/linux_<arch>/
 # The image of all programs, as `make manifests` writes it.
 IMAGE ?= berth:$(VERSION)
 
+# plugin: berth-scheduler. extender: a stock kube-scheduler with berth-extender.
+SCHEDULER ?= plugin
+
 .PHONY: manifests
-manifests: ## Print what to apply to a cluster, with the image IMAGE=registry.example/berth:tag
-	@go run ./hack/manifests -image='$(IMAGE)'
+manifests: ## Print what to apply to a cluster, with IMAGE=registry.example/berth:tag and SCHEDULER=plugin or extender
+	@go run ./hack/manifests -image='$(IMAGE)' -scheduler='$(SCHEDULER)'
 
 .PHONY: demo
 demo: prerequisites build ## Show one claim's whole life on a cluster of its own, and clean up

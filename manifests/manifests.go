@@ -4,8 +4,8 @@ package manifests
 
 import "embed"
 
-// FS holds the kustomize folder base/, and examples/ to apply to a cluster that
-// has it.
+// FS holds the kustomize folders base/ and extender/, and examples/ to apply to a
+// cluster that has one of them.
 //
-//go:embed base examples
+//go:embed base extender examples
 var FS embed.FS

@@ -1,6 +1,8 @@
 package manifests_test
 
 import (
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -10,22 +12,24 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/berth-storage/berth/volume"
 )
 
-func agent(t *testing.T) *appsv1.DaemonSet {
+func agent(t *testing.T, objects []runtime.Object) *appsv1.DaemonSet {
 	t.Helper()
-	sets := of[*appsv1.DaemonSet](render(t))
+	sets := of[*appsv1.DaemonSet](objects)
 	if len(sets) != 1 {
 		t.Fatalf("want one DaemonSet, got %d", len(sets))
 	}
 	return sets[0]
 }
 
-func scheduler(t *testing.T) *appsv1.Deployment {
+// scheduler is the only Deployment: the extender takes the place of berth-scheduler.
+func scheduler(t *testing.T, objects []runtime.Object) *appsv1.Deployment {
 	t.Helper()
-	deployments := of[*appsv1.Deployment](render(t))
+	deployments := of[*appsv1.Deployment](objects)
 	if len(deployments) != 1 {
 		t.Fatalf("want one Deployment, got %d", len(deployments))
 	}
@@ -41,25 +45,48 @@ func selectorOf(t *testing.T, s *metav1.LabelSelector) labels.Selector {
 	return selector
 }
 
-// TestOneImage: what IMAGE= replaces is the image of every container.
-func TestOneImage(t *testing.T) {
-	want := scheduler(t).Spec.Template.Spec.Containers[0].Image
+// TestOneImage: what IMAGE= replaces is the image of every container, but for the
+// stock kube-scheduler, which is that of the Kubernetes that Berth is built with.
+func TestOneImage(t *testing.T) { eachFolder(t, checkOneImage) }
+
+func checkOneImage(t *testing.T, objects []runtime.Object) {
+	t.Helper()
+	want := agent(t, objects).Spec.Template.Spec.Containers[0].Image
 	if name, tag, ok := strings.Cut(want, ":"); !ok || name != "berth" || tag == "" {
 		t.Errorf("image %q: kustomization.yaml gives the tag", want)
 	}
-	for _, spec := range []corev1.PodSpec{agent(t).Spec.Template.Spec, scheduler(t).Spec.Template.Spec} {
+	stock := "registry.k8s.io/kube-scheduler:" + kubernetesVersion(t)
+	for _, spec := range []corev1.PodSpec{agent(t, objects).Spec.Template.Spec, scheduler(t, objects).Spec.Template.Spec} {
 		for _, c := range append(spec.InitContainers, spec.Containers...) {
-			if c.Image != want {
-				t.Errorf("container %s runs %s, others %s", c.Name, c.Image, want)
+			expected := want
+			if c.Command[0] == "kube-scheduler" {
+				expected = stock
+			}
+			if c.Image != expected {
+				t.Errorf("container %s runs %s, want %s", c.Name, c.Image, expected)
 			}
 		}
 	}
 }
 
+// kubernetesVersion is that in go.mod.
+func kubernetesVersion(t *testing.T) string {
+	t.Helper()
+	raw, err := os.ReadFile("../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`(?m)^\s*k8s\.io/kubernetes (v\S+)$`).FindSubmatch(raw)
+	if found == nil {
+		t.Fatal("go.mod does not name the version of k8s.io/kubernetes")
+	}
+	return string(found[1])
+}
+
 // TestAgentMounts: without these the kubelet does not see what the agent mounts,
 // or the agent forgets what it did.
 func TestAgentMounts(t *testing.T) {
-	spec := agent(t).Spec.Template.Spec
+	spec := agent(t, render(t, base)).Spec.Template.Spec
 	paths := make(map[string]string)
 	for _, v := range spec.Volumes {
 		if v.HostPath != nil {
@@ -101,14 +128,20 @@ func TestAgentMounts(t *testing.T) {
 
 // TestSchedulerPods: the Deployment, its disruption budget and its configuration
 // belong together.
-func TestSchedulerPods(t *testing.T) {
-	objects, d := render(t), scheduler(t)
+func TestSchedulerPods(t *testing.T) { eachFolder(t, checkSchedulerPods) }
+
+func checkSchedulerPods(t *testing.T, objects []runtime.Object) {
+	t.Helper()
+	d := scheduler(t, objects)
 	pod := labels.Set(d.Spec.Template.Labels)
 	if !selectorOf(t, d.Spec.Selector).Matches(pod) {
 		t.Error("the Deployment does not select its own pods")
 	}
 	if *d.Spec.Replicas < 2 {
 		t.Errorf("%d replicas: one that is lost leaves none", *d.Spec.Replicas)
+	}
+	if got := d.Spec.Template.Spec.SchedulerName; got != corev1.DefaultSchedulerName {
+		t.Errorf("its own pods are placed by %q: a scheduler that waits for itself never starts", got)
 	}
 	budgets := of[*policyv1.PodDisruptionBudget](objects)
 	if len(budgets) != 1 || !selectorOf(t, budgets[0].Spec.Selector).Matches(pod) {
@@ -133,8 +166,10 @@ func TestSchedulerPods(t *testing.T) {
 
 // TestClaimLabelPolicy: never in the way of a claim, and not restricted, or agents
 // do not rely on it.
-func TestClaimLabelPolicy(t *testing.T) {
-	objects := render(t)
+func TestClaimLabelPolicy(t *testing.T) { eachFolder(t, checkClaimLabelPolicy) }
+
+func checkClaimLabelPolicy(t *testing.T, objects []runtime.Object) {
+	t.Helper()
 	policies := of[*admissionregistrationv1.MutatingAdmissionPolicy](objects)
 	bindings := of[*admissionregistrationv1.MutatingAdmissionPolicyBinding](objects)
 	if len(policies) != 1 || len(bindings) != 1 {

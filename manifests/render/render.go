@@ -18,14 +18,23 @@ import (
 // Name is the image's name in the manifests, which stands for the real one.
 const Name = "berth"
 
-// Base is manifests/base as YAML, every container with the image: a name with a
-// tag, a digest or both. An empty image leaves the one that is shipped.
-func Base(image string) ([]byte, error) {
+// The folders to apply, by the scheduler that pods ask for.
+const (
+	// Plugin has berth-scheduler.
+	Plugin = "base"
+	// Extender has a stock kube-scheduler with berth-extender.
+	Extender = "extender"
+)
+
+// Folder is a folder of manifests as YAML, every container of Berth's with the
+// image: a name with a tag, a digest or both. An empty image leaves the one that is
+// shipped.
+func Folder(folder, image string) ([]byte, error) {
 	files := filesys.MakeFsInMemory()
 	if err := copyInto(files); err != nil {
 		return nil, fmt.Errorf("reading the manifests: %w", err)
 	}
-	overlay := types.Kustomization{Resources: []string{"../base"}}
+	overlay := types.Kustomization{Resources: []string{"../" + folder}}
 	if image != "" {
 		parsed, err := parse(image)
 		if err != nil {
@@ -76,7 +85,7 @@ func parse(image string) (types.Image, error) {
 }
 
 func copyInto(files filesys.FileSystem) error {
-	return fs.WalkDir(manifests.FS, "base", func(name string, entry fs.DirEntry, err error) error {
+	return fs.WalkDir(manifests.FS, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}

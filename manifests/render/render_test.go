@@ -19,7 +19,11 @@ type workload struct {
 	}
 }
 
-// TestImage: every container of every workload has exactly the image asked for.
+// stock is the container of the extender's kube-scheduler, whose image is upstream's.
+const stock = "Deployment/scheduler"
+
+// TestImage: every container of every workload has exactly the image asked for, but
+// for the stock kube-scheduler.
 func TestImage(t *testing.T) {
 	digest := "@sha256:" + strings.Repeat("0a", 32)
 	cases := map[string]struct{ reason, image, want string }{
@@ -32,21 +36,23 @@ func TestImage(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			text, err := Base(tc.image)
-			if err != nil {
-				t.Fatal(err)
-			}
 			if tc.want == "" {
 				tc.want = tc.image
 			}
-			images := imagesOf(t, text)
-			// The agent's and the scheduler's, at least.
-			if len(images) < 2 {
-				t.Errorf("%s: %d containers", tc.reason, len(images))
-			}
-			for container, image := range images {
-				if image != tc.want {
-					t.Errorf("%s: %s runs %s, want %s", tc.reason, container, image, tc.want)
+			for _, folder := range []string{Plugin, Extender} {
+				text, err := Folder(folder, tc.image)
+				if err != nil {
+					t.Fatal(err)
+				}
+				images := imagesOf(t, text)
+				// The agent's, and the scheduler's or the extender's, at least.
+				if len(images) < 2 {
+					t.Errorf("%s, %s: %d containers", folder, tc.reason, len(images))
+				}
+				for container, image := range images {
+					if upstreams := folder == Extender && container == stock; !upstreams && image != tc.want {
+						t.Errorf("%s, %s: %s runs %s, want %s", folder, tc.reason, container, image, tc.want)
+					}
 				}
 			}
 		})
@@ -83,7 +89,7 @@ func TestNoImage(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			text, err := Base(tc.image)
+			text, err := Folder(Plugin, tc.image)
 			if err == nil || !strings.Contains(err.Error(), "registry.example/berth:v1") || !strings.Contains(err.Error(), tc.image) {
 				t.Errorf("%s: got %d bytes and %v", tc.reason, len(text), err)
 			}
