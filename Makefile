@@ -34,7 +34,7 @@ PROGRAMS := $(notdir $(wildcard cmd/*))
 
 .PHONY: help
 help: ## Show this list
-	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*##/ {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*##/ {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: $(addprefix build-,$(PROGRAMS)) ## Build every program into bin/
@@ -64,6 +64,10 @@ manifests: ## Print what to apply to a cluster, with IMAGE=registry.example/bert
 demo: prerequisites build ## Show one claim's whole life on a cluster of its own, and clean up
 	$(APART) $(BIN)/berth-sandbox demo
 
+.PHONY: demo-extender
+demo-extender: prerequisites build ## The same with a stock kube-scheduler and berth-extender instead of berth-scheduler
+	$(APART) $(BIN)/berth-sandbox demo --scheduler=extender
+
 .PHONY: up
 up: prerequisites build ## Start a cluster and leave it running
 	$(BIN)/berth-sandbox up
@@ -90,8 +94,8 @@ SHUFFLE ?= 1
 
 .PHONY: unit
 unit: test-prerequisites ## The tests that need no cluster, with the race detector and real mounts
-	CGO_ENABLED=1 go test -race -shuffle=$(SHUFFLE) -exec '$(APART)' $$($(TESTED) | grep -v -e /test/e2e -e /cmd/berth-scheduler -e /test/oracle -e /test/bench/filter)
-	go test -shuffle=$(SHUFFLE) -exec '$(APART)' ./cmd/berth-scheduler ./test/oracle ./test/bench/filter
+	CGO_ENABLED=1 go test -race -shuffle=$(SHUFFLE) -exec '$(APART)' $$($(TESTED) | grep -v -e /test/e2e -e /cmd/berth-scheduler -e /test/oracle -e /test/schedulerconfig -e /test/bench/filter)
+	go test -shuffle=$(SHUFFLE) -exec '$(APART)' ./cmd/berth-scheduler ./test/oracle ./test/schedulerconfig ./test/bench/filter
 
 .PHONY: oracle
 oracle: ## The scheduler plugin against upstream's and a model, on 2,000 random clusters

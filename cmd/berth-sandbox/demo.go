@@ -32,7 +32,8 @@ is left behind.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return demo(cmd.Context(), o, keep, cmd.OutOrStdout()) },
 	}
 	cmd.Flags().StringVar(&o.dataDir, "data-dir", o.dataDir, "folder of the demo, removed at the end")
-	cmd.Flags().StringVar(&o.binDir, "bin-dir", os.Getenv(envBinDir), "folder of berth-scheduler and berth-agent; default: that of berth-sandbox [$"+envBinDir+"]")
+	cmd.Flags().StringVar(&o.binDir, "bin-dir", os.Getenv(envBinDir), "folder of berth-agent, and berth-scheduler or berth-extender; default: that of berth-sandbox [$"+envBinDir+"]")
+	addScheduler(cmd.Flags(), &o.scheduler)
 	cmd.Flags().BoolVar(&keep, "keep-on-failure", false, "when a check does not hold, leave the cluster running until Ctrl-C")
 	return cmd
 }
@@ -45,7 +46,7 @@ func demo(ctx context.Context, o options, keep bool, out io.Writer) error {
 	so = story.Cluster(so)
 	so.Progress = printer(out)
 	began := time.Now()
-	fmt.Fprintln(out, "Starting a cluster: 3 nodes in 2 zones.")
+	fmt.Fprintf(out, "Starting a cluster: 3 nodes in 2 zones; pods ask for %s.\n", schedulers[o.scheduler])
 	cluster, err := sandbox.Start(ctx, so)
 	if err != nil {
 		if ctx.Err() != nil {

@@ -24,6 +24,7 @@ type options struct {
 	dataDir, binDir string
 	nodes, zones    int
 	poolSize        string
+	scheduler       string
 	without         []string
 }
 
@@ -35,11 +36,25 @@ func addDataDir(fs *pflag.FlagSet, dir *string) {
 	fs.StringVar(dir, "data-dir", def, "folder of the sandbox, removed with it [$"+envDataDir+"]")
 }
 
+// schedulers say what schedules pods by their volumes, by the name of --scheduler:
+// the scheduler that pods ask for.
+var schedulers = map[string]string{schedulerPlugin: "berth-scheduler", schedulerExtender: "berth-extender"}
+
+const (
+	schedulerPlugin   = "plugin"
+	schedulerExtender = "extender"
+)
+
+func addScheduler(fs *pflag.FlagSet, scheduler *string) {
+	fs.StringVar(scheduler, "scheduler", schedulerPlugin, "what schedules pods by their volumes: plugin is berth-scheduler, extender a stock kube-scheduler with berth-extender")
+}
+
 func (o *options) addFlags(fs *pflag.FlagSet) {
 	addDataDir(fs, &o.dataDir)
-	fs.StringVar(&o.binDir, "bin-dir", os.Getenv(envBinDir), "folder of berth-sandbox, berth-scheduler and berth-agent; default: that of the running program [$"+envBinDir+"]")
+	fs.StringVar(&o.binDir, "bin-dir", os.Getenv(envBinDir), "folder of berth-sandbox, berth-agent, and berth-scheduler or berth-extender; default: that of the running program [$"+envBinDir+"]")
 	fs.IntVar(&o.nodes, "nodes", 3, "number of nodes; 0 is a control plane alone")
 	fs.IntVar(&o.zones, "zones", 2, "number of zones that the nodes are spread over")
+	addScheduler(fs, &o.scheduler)
 	fs.StringSliceVar(&o.without, "without", nil, "components to leave out: "+strings.Join(optional(), ", "))
 	fs.StringVar(&o.poolSize, "pool-size", "1Gi", "size of each node's storage pool; it takes disk space only as it is filled")
 }
@@ -49,7 +64,7 @@ func (o *options) args() []string {
 	return []string{
 		"--data-dir=" + o.dataDir, "--bin-dir=" + o.binDir, "--pool-size=" + o.poolSize,
 		fmt.Sprintf("--nodes=%d", o.nodes), fmt.Sprintf("--zones=%d", o.zones),
-		"--without=" + strings.Join(o.without, ","),
+		"--scheduler=" + o.scheduler, "--without=" + strings.Join(o.without, ","),
 	}
 }
 
@@ -69,8 +84,12 @@ func (o *options) sandbox() (sandbox.Options, error) {
 	if o.zones < 1 && o.nodes > 0 {
 		bad("zones", "%d; nodes lie in zones, use 1 or more", o.zones)
 	}
+	if schedulers[o.scheduler] == "" {
+		bad("scheduler", "%q; use %s or %s", o.scheduler, schedulerPlugin, schedulerExtender)
+	}
 	so := sandbox.Options{
 		DataDir: o.dataDir, BinDir: o.binDir, Nodes: o.nodes, Zones: o.zones, PoolSize: size.Value(),
+		Extender: o.scheduler == schedulerExtender,
 	}
 	for _, name := range o.without {
 		if !slices.Contains(optional(), name) {

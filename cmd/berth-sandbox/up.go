@@ -29,7 +29,8 @@ func newUpCommand() *cobra.Command {
 		Use:   "up",
 		Short: "Start a cluster and leave it running",
 		Example: `  berth-sandbox up
-  berth-sandbox up --nodes 5 --zones 3 --pool-size 4Gi`,
+  berth-sandbox up --nodes 5 --zones 3 --pool-size 4Gi
+  berth-sandbox up --scheduler extender`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return up(cmd.Context(), o, cmd.OutOrStdout()) },
 	}
@@ -106,6 +107,10 @@ func printHowTo(out io.Writer, o options) error {
 	if o.dataDir != sandbox.DefaultDataDir {
 		self = envDataDir + "=" + state.DataDir + " " + self
 	}
+	example := "example"
+	if o.scheduler != schedulerPlugin {
+		example += " --scheduler " + o.scheduler
+	}
 	fmt.Fprintf(out, `
 The sandbox runs. For kubectl and other clients:
 
@@ -113,13 +118,13 @@ The sandbox runs. For kubectl and other clients:
 
 Three commands to try:
 
-  %[2]s example | %[2]s kubectl apply -f -
+  %[2]s %[3]s | %[2]s kubectl apply -f -
   %[2]s kubectl get pods,pvc,pv -o wide
   %[2]s logs notes-0
 
 Pods need a command and no image; "kubectl exec" and "kubectl logs" need a
 kubelet, which these nodes do not have. It ends with: %[2]s down
-`, state.Kubeconfig, self)
+`, state.Kubeconfig, self, example)
 	return nil
 }
 

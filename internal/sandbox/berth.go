@@ -46,8 +46,12 @@ func (c *Cluster) startBerth(ctx context.Context) error {
 		}
 		inner, innerCtx := errgroup.WithContext(groupCtx)
 		if c.options.has(Scheduler) {
+			start := c.startScheduler
+			if c.options.Extender {
+				start = c.startExtender
+			}
 			inner.Go(func() error {
-				return c.step("berth-scheduler", func() error { return c.startScheduler(innerCtx) })
+				return c.step(c.SchedulerName(), func() error { return start(innerCtx) })
 			})
 		}
 		if c.options.has(Agents) {

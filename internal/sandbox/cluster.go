@@ -55,6 +55,7 @@ type Cluster struct {
 
 type portSet struct {
 	etcd, etcdPeer, apiserver, controllerManager, scheduler, stockScheduler int
+	extender, extenderHTTP                                                  int
 }
 
 // Start brings a cluster up and returns when it is ready: the API server and
@@ -122,7 +123,7 @@ func (c *Cluster) start(ctx context.Context) error {
 func checkPrograms(o Options) error {
 	need := []string{"berth-sandbox"}
 	if o.has(Scheduler) {
-		need = append(need, "berth-scheduler")
+		need = append(need, o.schedulerName())
 	}
 	if o.has(Agents) {
 		need = append(need, "berth-agent")
@@ -204,8 +205,8 @@ func stopOrder(processes []*Process) [][]*Process {
 }
 
 // Process finds a process by its name: etcd, kube-apiserver,
-// kube-controller-manager, berth-scheduler, kube-scheduler, or Node.AgentProcess and
-// Node.RuntimeProcess.
+// kube-controller-manager, kube-scheduler, berth-scheduler or berth-extender and
+// ExtenderScheduler, or Node.AgentProcess and Node.RuntimeProcess.
 func (c *Cluster) Process(name string) (*Process, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -35,13 +35,14 @@ func (c *Cluster) prepareControlPlane() error {
 			return fmt.Errorf("making the data folder's parts: %w", err)
 		}
 	}
-	ports, err := freePorts(6)
+	ports, err := freePorts(8)
 	if err != nil {
 		return err
 	}
 	c.ports = portSet{
 		etcd: ports[0], etcdPeer: ports[1], apiserver: ports[2],
 		controllerManager: ports[3], scheduler: ports[4], stockScheduler: ports[5],
+		extender: ports[6], extenderHTTP: ports[7],
 	}
 	ca, err := pki.NewAuthority("berth-sandbox", time.Now())
 	if err != nil {

@@ -1,6 +1,7 @@
 // Package sandbox runs a whole cluster on one machine: a real etcd,
-// kube-apiserver, kube-controller-manager and kube-scheduler, Berth's scheduler,
-// and per node a Berth agent and a small pod runtime, each a process of its own.
+// kube-apiserver, kube-controller-manager and kube-scheduler, Berth's scheduler or
+// its scheduler extender, and per node a Berth agent and a small pod runtime, each a
+// process of its own.
 //
 // All of them are children of the process that calls Start. Whatever way that
 // process ends, its children end with it; mounts, loop devices and files stay

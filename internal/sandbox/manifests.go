@@ -4,18 +4,19 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 
 	"github.com/berth-storage/berth/host/process"
 	"github.com/berth-storage/berth/manifests"
 )
 
-// overlay takes from the shipped manifests what the sandbox runs as processes
-// instead. Everything else is applied as it is shipped.
+// overlay takes from the shipped manifests, the folder %s, what the sandbox runs as
+// processes instead. Everything else is applied as it is shipped.
 const overlay = `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources:
-- ../base
+- ../%s
 patches:
 - target: {kind: Deployment}
   patch: |
@@ -34,7 +35,11 @@ func (c *Cluster) applyManifests(ctx context.Context) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("writing the manifests: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(overlay), 0o600); err != nil {
+	folder := path.Dir(schedulerConfigFile)
+	if c.options.Extender {
+		folder = path.Dir(extenderConfigFile)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), fmt.Appendf(nil, overlay, folder), 0o600); err != nil {
 		return fmt.Errorf("writing the manifests: %w", err)
 	}
 	return c.kubectl(ctx, "kubectl-apply", "apply", "-k", dir)

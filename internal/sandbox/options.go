@@ -57,8 +57,8 @@ type Options struct {
 	// DataDir holds everything; it must not exist, be empty, or be left by an
 	// earlier sandbox. It is removed at the end.
 	DataDir string
-	// BinDir holds berth-sandbox, berth-scheduler and berth-agent; empty means
-	// the folder of the running program.
+	// BinDir holds berth-sandbox, berth-agent, and berth-scheduler or berth-extender;
+	// empty means the folder of the running program.
 	BinDir string
 	// Nodes is the number of nodes. Without any there are neither schedulers nor
 	// manifests.
@@ -69,6 +69,10 @@ type Options struct {
 	// DefaultPoolSize. PoolSizes, where it has an entry for a node's name, wins.
 	PoolSize  int64
 	PoolSizes map[string]int64
+	// Extender has pods scheduled by berth-extender, which a stock kube-scheduler of
+	// its own asks, in place of berth-scheduler. Scheduler is then the component that
+	// stands for both.
+	Extender bool
 	// Skip leaves components out.
 	Skip []Component
 	// KeepRunning starts a component again when it ends.

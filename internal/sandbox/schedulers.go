@@ -23,7 +23,7 @@ func (c *Cluster) startScheduler(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	config, err := shippedSchedulerConfig(kubeconfig, !c.options.has(StockScheduler))
+	config, err := shippedSchedulerConfig(schedulerConfigFile, kubeconfig, !c.options.has(StockScheduler))
 	if err != nil {
 		return err
 	}
@@ -73,37 +73,45 @@ func (c *Cluster) runScheduler(ctx context.Context, name string, config map[stri
 	if err != nil {
 		return err
 	}
-	// Its certificate is its own; only the answer's status is used.
-	probe := &http.Client{Transport: &http.Transport{
+	return p.await(ctx, healthy("https://"+loopback(port)+"/healthz"))
+}
+
+// healthy asks a component for its health. Its certificate is its own; only the
+// answer's status is used.
+func healthy(url string) func(context.Context) error {
+	client := &http.Client{Transport: &http.Transport{
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // loopback, and nothing is sent
 		DisableKeepAlives: true,
 	}}
-	return p.await(ctx, func(ctx context.Context) error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+loopback(port)+"/healthz", nil)
+	return func(ctx context.Context) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 		if err != nil {
-			return fmt.Errorf("asking for the scheduler's health: %w", err)
+			return fmt.Errorf("asking for health: %w", err)
 		}
-		resp, err := probe.Do(req)
+		resp, err := client.Do(req)
 		if err != nil {
-			return fmt.Errorf("asking for the scheduler's health: %w", err)
+			return fmt.Errorf("asking for health: %w", err)
 		}
 		defer resp.Body.Close()
 		if resp.StatusCode != http.StatusOK {
-			return fmt.Errorf("asking for the scheduler's health: %s", resp.Status)
+			return fmt.Errorf("asking for health at %s: %s", url, resp.Status)
 		}
 		return nil
-	})
+	}
 }
 
-// schedulerConfigFile is the shipped configuration of berth-scheduler, in
-// manifests.FS.
-const schedulerConfigFile = "base/scheduler-config.yaml"
+// The shipped configurations in manifests.FS: of berth-scheduler, and of the stock
+// kube-scheduler that asks berth-extender.
+const (
+	schedulerConfigFile = "base/scheduler-config.yaml"
+	extenderConfigFile  = "extender/scheduler-config.yaml"
+)
 
-// shippedSchedulerConfig is the shipped configuration with the sandbox's
+// shippedSchedulerConfig is a shipped configuration with the sandbox's
 // kubeconfig. With alone there is no other scheduler: then the shipped profile
 // also serves the pods that name none.
-func shippedSchedulerConfig(kubeconfig string, alone bool) (map[string]any, error) {
-	raw, err := manifests.FS.ReadFile(schedulerConfigFile)
+func shippedSchedulerConfig(file, kubeconfig string, alone bool) (map[string]any, error) {
+	raw, err := manifests.FS.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("reading the shipped scheduler configuration: %w", err)
 	}
@@ -112,16 +120,16 @@ func shippedSchedulerConfig(kubeconfig string, alone bool) (map[string]any, erro
 		return nil, fmt.Errorf("reading the shipped scheduler configuration: %w", err)
 	}
 	if kind := config["kind"]; kind != "KubeSchedulerConfiguration" {
-		return nil, fmt.Errorf("manifests/%s: kind is %v, want KubeSchedulerConfiguration", schedulerConfigFile, kind)
+		return nil, fmt.Errorf("manifests/%s: kind is %v, want KubeSchedulerConfiguration", file, kind)
 	}
 	setConnection(config, kubeconfig)
 	profiles, ok := config["profiles"].([]any)
 	if !ok || len(profiles) != 1 {
-		return nil, fmt.Errorf("manifests/%s: want one profile", schedulerConfigFile)
+		return nil, fmt.Errorf("manifests/%s: want one profile", file)
 	}
 	shipped, ok := profiles[0].(map[string]any)
 	if !ok {
-		return nil, fmt.Errorf("manifests/%s: the profile is no mapping", schedulerConfigFile)
+		return nil, fmt.Errorf("manifests/%s: the profile is no mapping", file)
 	}
 	if alone {
 		second := maps.Clone(shipped)

@@ -12,7 +12,6 @@ import (
 
 const (
 	namespace = "story"
-	scheduler = "berth-scheduler"
 
 	// The StatefulSet. Its filesystem is xfs, since growing a mounted ext4 needs
 	// CAP_SYS_RESOURCE (Linux, fs/ext4/ioctl.c), which even root may lack in a

@@ -40,7 +40,7 @@ sleep infinity & wait
 )
 
 // podSpec is a pod that has each of its volumes mounted at the volume's name.
-func podSpec(script string, volumes ...string) corev1.PodSpec {
+func (t *teller) podSpec(script string, volumes ...string) corev1.PodSpec {
 	c := corev1.Container{Name: "main", Image: "none", Command: []string{"bash", "-c", script}}
 	paths := make([]string, 0, len(volumes))
 	for _, v := range volumes {
@@ -52,7 +52,7 @@ func podSpec(script string, volumes ...string) corev1.PodSpec {
 		{Name: "POD_UID", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.uid"}}},
 	}
 	return corev1.PodSpec{
-		SchedulerName:                 scheduler,
+		SchedulerName:                 t.scheduler,
 		TerminationGracePeriodSeconds: ptr.To[int64](5),
 		Containers:                    []corev1.Container{c},
 	}
@@ -61,8 +61,8 @@ func podSpec(script string, volumes ...string) corev1.PodSpec {
 func mountPath(volume string) string { return "/" + volume }
 
 // podWith is a quiet pod with claims, each a volume of its own name.
-func podWith(name string, claims ...string) *corev1.Pod {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}, Spec: podSpec(quiet, claims...)}
+func (t *teller) podWith(name string, claims ...string) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}, Spec: t.podSpec(quiet, claims...)}
 	for _, c := range claims {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: c, VolumeSource: corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: c},
@@ -108,7 +108,7 @@ func quantity(bytes int64) *resource.Quantity {
 }
 
 // setOf is a StatefulSet whose pods come up side by side, each with a claim.
-func setOf(name string, replicas int, script string, claim corev1.PersistentVolumeClaim) *appsv1.StatefulSet {
+func (t *teller) setOf(name string, replicas int, script string, claim corev1.PersistentVolumeClaim) *appsv1.StatefulSet {
 	labels := map[string]string{"app": name}
 	return &appsv1.StatefulSet{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
@@ -118,7 +118,7 @@ func setOf(name string, replicas int, script string, claim corev1.PersistentVolu
 			Selector:            &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec:       podSpec(script, claim.Name),
+				Spec:       t.podSpec(script, claim.Name),
 			},
 			VolumeClaimTemplates: []corev1.PersistentVolumeClaim{claim},
 		},

@@ -13,7 +13,7 @@ import (
 // setIsPlaced: every pod of the set runs in the allowed zone, on a node that had
 // room, and wrote to its volume.
 func (t *teller) setIsPlaced(ctx context.Context) error {
-	if err := t.makeSet(ctx, setOf(setName, replicas, tellSize, claimOf(setVolume, class, claimSize))); err != nil {
+	if err := t.makeSet(ctx, t.setOf(setName, replicas, tellSize, claimOf(setVolume, class, claimSize))); err != nil {
 		return err
 	}
 	t.say("StatefulSet %s asks for %d volumes of %s, class %s, %s only, bound where the pod goes", setName, replicas, volume.FormatBytes(claimSize), class, zone)
@@ -49,7 +49,12 @@ func (t *teller) setIsPlaced(ctx context.Context) error {
 	if !maps.Equal(placed, wantPods()) {
 		return fmt.Errorf("pods per node are %v, want %v: a node without room was chosen", placed, wantPods())
 	}
-	t.say("two on node-1 and one on node-3, as room allowed; %s has the most room, and is in the wrong zone", otherNode)
+	for name := range pods {
+		if _, err := until(ctx, t.eventKind(), scheduledBy(name, t.scheduler)); err != nil {
+			return err
+		}
+	}
+	t.say("placed by %s: two on node-1 and one on node-3, as room allowed; %s has the most room, and is in the wrong zone", t.scheduler, otherNode)
 	return nil
 }
 

@@ -65,7 +65,7 @@ func (t *teller) keepVolumes(ctx context.Context) (map[int64]keptVolume, error) 
 			return nil, err
 		}
 	}
-	pod, err := t.runPod(ctx, podWith(writer, "first", "second", "third"))
+	pod, err := t.runPod(ctx, t.podWith(writer, "first", "second", "third"))
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func (t *teller) finds(ctx context.Context, name string, sizes map[string]int64,
 		}
 		claims = append(claims, claim)
 	}
-	pod, err := t.runPod(ctx, podWith(name, claims...))
+	pod, err := t.runPod(ctx, t.podWith(name, claims...))
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ func (t *teller) kindsMix(ctx context.Context) error {
 	if err := t.makeClaim(ctx, "ext4", classExt4, ext4Size); err != nil {
 		return err
 	}
-	pod, err := t.runPod(ctx, podWith(mixPod, "xfs", "ext4"))
+	pod, err := t.runPod(ctx, t.podWith(mixPod, "xfs", "ext4"))
 	if err != nil {
 		return err
 	}

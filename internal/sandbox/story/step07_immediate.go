@@ -63,7 +63,7 @@ func (t *teller) claimsAreAssigned(ctx context.Context) error {
 
 // podFollows: a pod runs where the volume of its claim is.
 func (t *teller) podFollows(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-	pod, err := t.runPod(ctx, podWith("follower", claim.Name))
+	pod, err := t.runPod(ctx, t.podWith("follower", claim.Name))
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ func (t *teller) claimIsTooLarge(ctx context.Context) error {
 	if err := t.makeClaim(ctx, name, class, hugeSize); err != nil {
 		return err
 	}
-	if err := t.makePod(ctx, podWith(name, name)); err != nil {
+	if err := t.makePod(ctx, t.podWith(name, name)); err != nil {
 		return err
 	}
 	want := []string{

@@ -149,7 +149,7 @@ func (t *teller) beginWork(ctx context.Context, node sandbox.Node) error {
 	if err := t.makeClaim(ctx, latePod, classExt4, lateSize); err != nil {
 		return err
 	}
-	if err := t.makePod(ctx, onNode(podWith(latePod, latePod), node.Name)); err != nil {
+	if err := t.makePod(ctx, onNode(t.podWith(latePod, latePod), node.Name)); err != nil {
 		return err
 	}
 	_, err := until(ctx, t.claimKind(), func(have map[string]*corev1.PersistentVolumeClaim) string {
@@ -223,7 +223,7 @@ func (t *teller) laterWaits(ctx context.Context, node sandbox.Node) error {
 	if err := t.makeClaim(ctx, laterPod, classExt4, lateSize); err != nil {
 		return err
 	}
-	if err := t.makePod(ctx, onNode(podWith(laterPod, laterPod), node.Name)); err != nil {
+	if err := t.makePod(ctx, onNode(t.podWith(laterPod, laterPod), node.Name)); err != nil {
 		return err
 	}
 	claims, err := until(ctx, t.claimKind(), func(have map[string]*corev1.PersistentVolumeClaim) string {

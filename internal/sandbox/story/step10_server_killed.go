@@ -26,7 +26,7 @@ func (t *teller) serverIsKilled(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := t.makeSet(ctx, setOf(crowdName, crowdSize, quiet, claimOf(crowdVolume, classExt4, crowdClaim))); err != nil {
+	if err := t.makeSet(ctx, t.setOf(crowdName, crowdSize, quiet, claimOf(crowdVolume, classExt4, crowdClaim))); err != nil {
 		return err
 	}
 	names := podsOf(crowdName, crowdSize)

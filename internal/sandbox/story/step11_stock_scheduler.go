@@ -33,7 +33,7 @@ func (t *teller) stockSchedules(ctx context.Context) error {
 	if err := t.makeClaim(ctx, name, classExt4, stockSize); err != nil {
 		return err
 	}
-	pod := preferring(podWith(name, name), other)
+	pod := preferring(t.podWith(name, name), other)
 	pod.Spec.SchedulerName = ""
 	if pod, err = t.runPod(ctx, pod); err != nil {
 		return err
@@ -53,7 +53,7 @@ func (t *teller) stockSchedules(ctx context.Context) error {
 	}
 	t.say("a pod that names no scheduler and would rather be on %s has a claim of %s; there is room for %s on node-1, %s on node-2, %s on node-3",
 		other, volume.FormatBytes(stockSize), volume.FormatBytes(room["node-1"]), volume.FormatBytes(room["node-2"]), volume.FormatBytes(room["node-3"]))
-	t.say("kube-scheduler placed it on %s, and its volume holds %q", otherNode, words)
+	t.say("%s, which knows nothing of Berth, placed it on %s, and its volume holds %q", corev1.DefaultSchedulerName, otherNode, words)
 	return nil
 }
 

@@ -149,7 +149,7 @@ func (t *teller) fillsAgain(ctx context.Context) error {
 	if err := t.makeClaim(ctx, name, class, size); err != nil {
 		return err
 	}
-	pod, err := t.runPod(ctx, podWith(name, name))
+	pod, err := t.runPod(ctx, t.podWith(name, name))
 	if err != nil {
 		return err
 	}

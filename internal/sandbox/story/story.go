@@ -27,6 +27,8 @@ type teller struct {
 	cluster *sandbox.Cluster
 	client  kubernetes.Interface
 	machine host.Host
+	// scheduler is the one that the story's pods ask for.
+	scheduler string
 
 	// roomBefore is what each node's pool had room for at first, in bytes.
 	roomBefore map[string]int64
@@ -52,7 +54,7 @@ func (t *teller) steps() []step {
 		{"A claim that no pool can hold says why", t.claimIsTooLarge},
 		{"An agent is killed while pods run", t.agentIsKilled},
 		{fmt.Sprintf("kube-apiserver is killed while %d pods come up", crowdSize), t.serverIsKilled},
-		{"Kubernetes' own scheduler finds the node with room", t.stockSchedules},
+		{"The cluster's default scheduler finds the node with room", t.stockSchedules},
 		{"All is deleted, and nothing remains", t.nothingRemains},
 	}
 }
@@ -64,7 +66,7 @@ func Run(ctx context.Context, cluster *sandbox.Cluster, out io.Writer, began tim
 	if err != nil {
 		return fmt.Errorf("making the client: %w", err)
 	}
-	t := &teller{voice: newVoice(out, began), cluster: cluster, client: client, machine: cluster.Machine()}
+	t := &teller{voice: newVoice(out, began), cluster: cluster, client: client, machine: cluster.Machine(), scheduler: cluster.SchedulerName()}
 	defer t.close()
 	if err := t.setUp(ctx); err != nil {
 		return err

@@ -18,7 +18,7 @@ func BinDir(t *testing.T) string {
 	t.Helper()
 	dir := os.Getenv("BERTH_BIN_DIR")
 	if dir == "" {
-		t.Fatal("BERTH_BIN_DIR is not set: it names the folder of berth-sandbox, berth-scheduler and berth-agent; `make test` builds them and sets it")
+		t.Fatal("BERTH_BIN_DIR is not set: it names the folder of berth-sandbox, berth-scheduler, berth-extender and berth-agent; `make test` builds them and sets it")
 	}
 	return dir
 }
