@@ -5,6 +5,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 	cliflag "k8s.io/component-base/cli/flag"
@@ -18,6 +19,7 @@ import (
 // options is the whole configuration of the program: each field is one flag.
 type options struct {
 	schedulerName string
+	uncalledAfter time.Duration
 	leaderLease   string
 	argsFile      string
 	serve         serveOptions
@@ -41,7 +43,7 @@ func newOptions() *options {
 	// kube-scheduler's own, for it is as busy.
 	common.APIQPS, common.APIBurst = 100, 200
 	return &options{
-		schedulerName: "berth-extender",
+		schedulerName: "berth-extender", uncalledAfter: extender.Patience,
 		serve:         serveOptions{address: "127.0.0.1:10269", clientNames: []string{"system:kube-scheduler"}},
 		cluster:       clusterwork.New(), common: common,
 	}
@@ -49,7 +51,8 @@ func newOptions() *options {
 
 func (o *options) addFlags(sets *cliflag.NamedFlagSets) {
 	fs := sets.FlagSet("scheduler")
-	fs.StringVar(&o.schedulerName, "scheduler-name", o.schedulerName, "The schedulerName of the kube-scheduler that calls. That it does not is told to its pods.")
+	fs.StringVar(&o.schedulerName, "scheduler-name", o.schedulerName, "The schedulerName of the kube-scheduler that calls.")
+	fs.DurationVar(&o.uncalledAfter, "uncalled-after", o.uncalledAfter, "How long pods with volumes that name the scheduler may wait before it is told that no kube-scheduler asks: by an event on them, in /readyz and as berth_extender_uncalled_pods. The first call ends this watch.")
 	fs.StringVar(&o.leaderLease, "leader-lease", o.leaderLease, "Lease of the kube-scheduler's leader election, as namespace/name. While a kube-scheduler on another host holds it, nobody is expected to call. Empty: a call is always expected.")
 	fs.StringVar(&o.argsFile, "args-file", o.argsFile, "File with the fields of BerthVolumesArgs, in YAML or JSON: bindTimeoutSeconds ("+strconv.Itoa(extender.BindTimeoutSeconds)+" by default; 10 less than the scheduler's httpTimeout at most), shape, attachLimitGraceSeconds, sharedPools.")
 
@@ -68,6 +71,9 @@ func (o *options) addFlags(sets *cliflag.NamedFlagSets) {
 func (o *options) validate(p *daemon.Problems) {
 	if problems := validation.IsDNS1123Subdomain(o.schedulerName); len(problems) > 0 {
 		p.Flag("scheduler-name", "%q: %s", o.schedulerName, strings.Join(problems, "; "))
+	}
+	if o.uncalledAfter < time.Second {
+		p.Flag("uncalled-after", "%s; use a time of a second or more, such as 1m", o.uncalledAfter)
 	}
 	if o.leaderLease != "" {
 		namespace, name, _ := strings.Cut(o.leaderLease, "/")

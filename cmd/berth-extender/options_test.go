@@ -65,6 +65,7 @@ func TestValidate(t *testing.T) {
 		"half a lease":       {"names the value and an example", []string{"--leader-lease=kube-scheduler"}, []string{`"kube-scheduler"`, "kube-system/kube-scheduler"}},
 		"lease of a lease":   {"one slash", []string{"--leader-lease=a/b/c"}, []string{"--leader-lease"}},
 		"scheduler":          {"pods could not name it", []string{"--scheduler-name=My Scheduler"}, []string{`--scheduler-name: "My Scheduler"`}},
+		"patience":           {"it would be told at once, always", []string{"--uncalled-after=0"}, []string{"--uncalled-after: 0s"}},
 		"args":               {"the plugin's fields", []string{"--args-file=" + file("args", "bindTimeoutSeconds: 5\n")}, nil},
 		"unknown field":      {"names file and field", []string{"--args-file=" + file("typo", "bindTimeoutSecond: 5\n")}, []string{"--args-file: " + dir, "bindTimeoutSecond"}},
 		"bad value":          {"names file and field", []string{"--args-file=" + file("bad", "bindTimeoutSeconds: -1\n")}, []string{"--args-file: " + dir, "bindTimeoutSeconds"}},

@@ -47,7 +47,7 @@ func run(ctx context.Context, o *options, endpoints *daemon.Endpoints) error {
 	if err != nil {
 		return fmt.Errorf("making the extender: %w", err)
 	}
-	calls, err := extender.NewCalls(factory.Core().V1().Pods().Informer(), o.schedulerName, clock.RealClock{}, recorder)
+	calls, err := extender.NewCalls(factory.Core().V1().Pods().Informer(), o.schedulerName, o.uncalledAfter, clock.RealClock{}, recorder)
 	if err != nil {
 		return fmt.Errorf("making the extender: %w", err)
 	}

@@ -17,12 +17,13 @@ import (
 	"github.com/berth-storage/berth/scheduler/binder"
 )
 
+// Patience is how long pods wait uncalled for before it is told, unless configured
+// otherwise. A kube-scheduler tries a pod within seconds.
+const Patience = time.Minute
+
 const (
-	// patience is how long pods may wait uncalled for before it is told. A
-	// kube-scheduler tries a pod within seconds.
-	patience = time.Minute
-	// lookEvery is between two looks whether patience is at its end.
-	lookEvery = 15 * time.Second
+	// looks is how often patience is looked at while it lasts.
+	looks = 4
 	// toldAtOnce bounds the events of one look; the other pods' follow.
 	toldAtOnce = 20
 )
@@ -34,6 +35,7 @@ type Calls struct {
 	clock     clock.WithTicker
 	events    events.EventRecorder
 	scheduler string
+	patience  time.Duration
 
 	mu sync.Mutex
 	// Guarded by mu. waiting: the scheduler's unplaced pods with volumes. active:
@@ -53,9 +55,9 @@ type waitingPod struct {
 }
 
 // NewCalls follows the pods of an informer that name the scheduler, which is the one
-// whose configuration has this extender.
-func NewCalls(pods toolscache.SharedIndexInformer, scheduler string, c clock.WithTicker, recorder events.EventRecorder) (*Calls, error) {
-	out := &Calls{clock: c, events: recorder, scheduler: scheduler, waiting: map[types.UID]*waitingPod{}, heard: make(chan struct{})}
+// whose configuration has this extender. They may wait for as long as patience.
+func NewCalls(pods toolscache.SharedIndexInformer, scheduler string, patience time.Duration, c clock.WithTicker, recorder events.EventRecorder) (*Calls, error) {
+	out := &Calls{clock: c, events: recorder, scheduler: scheduler, patience: patience, waiting: map[types.UID]*waitingPod{}, heard: make(chan struct{})}
 	_, err := pods.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) { onPod(obj, out.follow) },
 		UpdateFunc: func(old, obj any) {
@@ -126,7 +128,7 @@ func (c *Calls) Active(now bool) {
 
 // Run tells the pods that wait, until the first call or the end of ctx.
 func (c *Calls) Run(ctx context.Context) {
-	tick := c.clock.NewTicker(lookEvery)
+	tick := c.clock.NewTicker(c.patience / looks)
 	defer tick.Stop()
 	for {
 		select {
@@ -170,12 +172,12 @@ func (c *Calls) overdue() []*waitingPod {
 		return nil
 	}
 	now := c.clock.Now()
-	if now.Sub(c.active) < patience {
+	if now.Sub(c.active) < c.patience {
 		return nil
 	}
 	var out []*waitingPod
 	for _, w := range c.waiting {
-		if now.Sub(w.since) >= patience {
+		if now.Sub(w.since) >= c.patience {
 			out = append(out, w)
 		}
 	}
@@ -184,8 +186,8 @@ func (c *Calls) overdue() []*waitingPod {
 }
 
 func (c *Calls) why(pods int) string {
-	return fmt.Sprintf("kube-scheduler has not asked berth-extender about any of %d pods with volumes that wait for scheduler %s: "+
-		"no such kube-scheduler runs, or its configuration lacks this extender (extenders[].urlPrefix), or no node passes its own filters (see FailedScheduling)",
+	return fmt.Sprintf("no kube-scheduler has asked berth-extender yet, and pods with volumes (%d) wait for scheduler %s: "+
+		"none of that name runs, or its configuration lacks this extender (extenders[].urlPrefix), or no node passes its own filters (see FailedScheduling)",
 		pods, c.scheduler)
 }
 

@@ -32,7 +32,7 @@ func listen(t *testing.T, pods ...*corev1.Pod) *silence {
 		c.Put(pod)
 	}
 	s := &silence{time: testclock.NewFakeClock(time.Now()), told: events.NewFakeRecorder(1000)}
-	calls, err := NewCalls(c.Factory.Core().V1().Pods().Informer(), "berth-scheduler", s.time, s.told)
+	calls, err := NewCalls(c.Factory.Core().V1().Pods().Informer(), "berth-scheduler", Patience, s.time, s.told)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,19 +58,19 @@ func TestUncalled(t *testing.T) {
 		steps  func(s *silence)
 		want   float64
 	}{
-		"patient":      {"kube-scheduler may be starting", func(s *silence) { s.Active(true); s.time.Step(patience - time.Second) }, 0},
-		"overdue":      {"no kube-scheduler needs so long", func(s *silence) { s.Active(true); s.time.Step(patience) }, 2},
+		"patient":      {"kube-scheduler may be starting", func(s *silence) { s.Active(true); s.time.Step(Patience - time.Second) }, 0},
+		"overdue":      {"no kube-scheduler needs so long", func(s *silence) { s.Active(true); s.time.Step(Patience) }, 2},
 		"standby":      {"the other replica is called", func(s *silence) { s.time.Step(time.Hour) }, 0},
 		"just leader":  {"its turn has begun", func(s *silence) { s.time.Step(time.Hour); s.Active(true); s.time.Step(time.Second) }, 0},
-		"leader again": {"a renewed Lease begins no new turn", func(s *silence) { s.Active(true); s.time.Step(patience); s.Active(true) }, 2},
-		"no longer":    {"it lost the Lease", func(s *silence) { s.Active(true); s.time.Step(patience); s.Active(false) }, 0},
+		"leader again": {"a renewed Lease begins no new turn", func(s *silence) { s.Active(true); s.time.Step(Patience); s.Active(true) }, 2},
+		"no longer":    {"it lost the Lease", func(s *silence) { s.Active(true); s.time.Step(Patience); s.Active(false) }, 0},
 		"called":       {"from now on kube-scheduler tells", func(s *silence) { s.Active(true); s.Called(); s.time.Step(time.Hour) }, 0},
 		"called late":  {"it is over", func(s *silence) { s.Active(true); s.time.Step(time.Hour); s.Called(); s.Called() }, 0},
-		"new pod":      {"that one has just come", func(s *silence) { s.Active(true); s.time.Step(patience); s.Put(fakeapi.Pod("new", "a")); s.known(3) }, 2},
-		"pod gone":     {"nobody waits for it", func(s *silence) { s.Active(true); s.time.Step(patience); s.Delete(fakeapi.Pod("web")); s.known(1) }, 1},
+		"new pod":      {"that one has just come", func(s *silence) { s.Active(true); s.time.Step(Patience); s.Put(fakeapi.Pod("new", "a")); s.known(3) }, 2},
+		"pod gone":     {"nobody waits for it", func(s *silence) { s.Active(true); s.time.Step(Patience); s.Delete(fakeapi.Pod("web")); s.known(1) }, 1},
 		"pod is placed": {"by hand", func(s *silence) {
 			s.Active(true)
-			s.time.Step(patience)
+			s.time.Step(Patience)
 			placed := fakeapi.Pod("web", "a")
 			placed.Spec.NodeName = "n1"
 			s.Put(placed)
@@ -135,15 +135,15 @@ func TestToldOnce(t *testing.T) {
 		s.Calls.Run(t.Context())
 	}()
 	s.seen("the watch runs", s.time.HasWaiters)
-	s.time.Step(patience)
+	s.time.Step(Patience)
 	s.seen("the first pods are told", func() bool { return len(s.told.Events) == toldAtOnce })
 	for range 5 {
-		s.time.Step(lookEvery)
+		s.time.Step(Patience/looks)
 		s.seen("the last pod is told", func() bool { return len(s.told.Events) == toldAtOnce+1 })
 	}
 	for range toldAtOnce + 1 {
 		event := <-s.told.Events
-		for _, want := range []string{"Warning ExtenderNotCalled", "any of 21 pods", "scheduler berth-scheduler", "extenders[].urlPrefix", "FailedScheduling"} {
+		for _, want := range []string{"Warning ExtenderNotCalled", "pods with volumes (21) wait for scheduler berth-scheduler", "extenders[].urlPrefix", "FailedScheduling"} {
 			if !strings.Contains(event, want) {
 				t.Fatalf("the event lacks %q: %s", want, event)
 			}
