@@ -44,8 +44,8 @@ func newOptions() *options {
 	common.APIQPS, common.APIBurst = 100, 200
 	return &options{
 		schedulerName: "berth-extender", uncalledAfter: extender.Patience,
-		serve:         serveOptions{address: "127.0.0.1:10269", clientNames: []string{"system:kube-scheduler"}},
-		cluster:       clusterwork.New(), common: common,
+		serve:   serveOptions{address: "127.0.0.1:10269", clientNames: []string{"system:kube-scheduler"}},
+		cluster: clusterwork.New(), common: common,
 	}
 }
 

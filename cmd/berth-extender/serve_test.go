@@ -127,7 +127,7 @@ func TestTLS(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- serve(ctx, listener, handler, time.Second) }()
 	ask := func(c *http.Client) (int, string, error) {
-		resp, err := c.Get("https://" + listener.Addr().String() + "/filter") //nolint:noctx // the client is the test's
+		resp, err := c.Get("https://" + listener.Addr().String() + "/filter")
 		if err != nil {
 			return 0, "", err
 		}
@@ -151,16 +151,18 @@ func TestTLS(t *testing.T) {
 		t.Errorf("another CA's certificate: %d", code)
 	}
 	install(fresh)
-	deadline := time.Now().Add(time.Minute)
+	deadline, tick := time.After(time.Minute), time.NewTicker(10*time.Millisecond)
+	defer tick.Stop()
 	for {
 		code, _, err := ask(fresh.caller("system:kube-scheduler"))
 		if code == http.StatusOK {
 			break
 		}
-		if time.Now().After(deadline) {
+		select {
+		case <-tick.C:
+		case <-deadline:
 			t.Fatalf("the new certificates never hold: %d %v", code, err)
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	cancel()
 	if err := <-ended; err != nil {
@@ -186,7 +188,7 @@ func TestServeEnds(t *testing.T) {
 	go func() { ended <- serve(ctx, listener, handler, time.Second) }()
 	answer := make(chan string, 1)
 	go func() {
-		resp, err := http.Post("http://"+listener.Addr().String()+"/bind", "application/json", http.NoBody) //nolint:noctx // the test's
+		resp, err := http.Post("http://"+listener.Addr().String()+"/bind", "application/json", http.NoBody)
 		if err != nil {
 			answer <- err.Error()
 			return

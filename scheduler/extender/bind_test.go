@@ -102,7 +102,7 @@ func TestKept(t *testing.T) {
 	pod, other := fakeapi.Pod("web", "a"), fakeapi.Pod("other", "b")
 	r := start(t, pool(t, map[string]string{"n1": "8Gi", "n2": "8Gi"}, fakeapi.PVC("a", "fast", "5Gi"), fakeapi.PVC("b", "fast", "5Gi"), pod, other))
 	for range 2 {
-		err := r.bindInVain(pod, "n1")
+		err := r.bindInVain(pod)
 		if err == nil || !strings.Contains(err.Error(), "what was promised is kept, and the next bind goes on: claim default/a: waiting for its volume to be provisioned on node n1") {
 			t.Fatalf("nobody provisions: %v", err)
 		}
@@ -165,7 +165,7 @@ func TestPromiseEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod, other := fakeapi.Pod("web", "a"), fakeapi.Pod("other", "b")
 			r := start(t, pool(t, map[string]string{"n1": "8Gi"}, fakeapi.PVC("a", "fast", "5Gi"), fakeapi.PVC("b", "fast", "5Gi"), pod, other))
-			if err := r.bindInVain(pod, "n1"); err == nil || r.Promises() != 1 {
+			if err := r.bindInVain(pod); err == nil || r.Promises() != 1 {
 				t.Fatalf("setup: %v, %d promises", err, r.Promises())
 			}
 			tc.end(r, pod)
@@ -193,7 +193,7 @@ func TestPromiseEndsByTime(t *testing.T) {
 			fake, onFake := fakeTime()
 			r := start(t, pool(t, map[string]string{"n1": "8Gi"}, fakeapi.Class("local", volume.NoProvisioner), fakeapi.PV("free", "local", "2Gi", "n1"),
 				fakeapi.PVC("sta", "local", "1Gi"), fakeapi.PVC("dyn", "fast", "1Gi"), pod), onFake)
-			if err := r.bindInVain(pod, "n1"); err == nil || r.Promises() != 1 {
+			if err := r.bindInVain(pod); err == nil || r.Promises() != 1 {
 				t.Fatalf("setup: %v, %d promises", err, r.Promises())
 			}
 			fake.Step(keptFor - time.Second)
@@ -201,7 +201,7 @@ func TestPromiseEndsByTime(t *testing.T) {
 				t.Fatalf("%d promises a second before their time", n)
 			}
 			// A second attempt: what the first reserved is the promise's all the same.
-			if err := r.bindInVain(pod, "n1"); err == nil || r.Promises() != 1 {
+			if err := r.bindInVain(pod); err == nil || r.Promises() != 1 {
 				t.Fatalf("setup: %v, %d promises", err, r.Promises())
 			}
 			for range 3 {

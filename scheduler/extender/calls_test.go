@@ -18,8 +18,8 @@ import (
 
 // silence is Calls over a fake cluster, with a clock that the test moves.
 type silence struct {
-	*Calls
 	*rig
+	*Calls
 	time *testclock.FakeClock
 	told *events.FakeRecorder
 }
@@ -132,13 +132,13 @@ func TestToldOnce(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		s.Calls.Run(t.Context())
+		s.Run(t.Context())
 	}()
 	s.seen("the watch runs", s.time.HasWaiters)
 	s.time.Step(Patience)
 	s.seen("the first pods are told", func() bool { return len(s.told.Events) == toldAtOnce })
 	for range 5 {
-		s.time.Step(Patience/looks)
+		s.time.Step(Patience / looks)
 		s.seen("the last pod is told", func() bool { return len(s.told.Events) == toldAtOnce+1 })
 	}
 	for range toldAtOnce + 1 {

@@ -93,9 +93,10 @@ func bindingOf(pod *corev1.Pod, node string) extenderv1.ExtenderBindingArgs {
 	return extenderv1.ExtenderBindingArgs{PodName: pod.Name, PodNamespace: pod.Namespace, PodUID: pod.UID, Node: node}
 }
 
-// bindInVain binds a pod for whose volumes nobody cares. It gives up when what was
+// bindInVain binds a pod, for whose volumes nobody cares, to node n1. It gives up when what was
 // written has come back, and not after a time that a slow machine may need for that.
-func (r *rig) bindInVain(pod *corev1.Pod, node string) error {
+func (r *rig) bindInVain(pod *corev1.Pod) error {
+	const node = "n1"
 	ctx, giveUp := context.WithCancel(r.t.Context())
 	defer giveUp()
 	errs := make(chan error, 1)

@@ -68,7 +68,7 @@ func enabledOf(t *testing.T, profiles profile.Map) []string {
 	var all []string
 	points := reflect.ValueOf(profiles[profileName].ListPlugins()).Elem()
 	for i := range points.NumField() {
-		point, ok := points.Field(i).Interface().(config.PluginSet)
+		point, ok := reflect.TypeAssert[config.PluginSet](points.Field(i))
 		if !ok {
 			t.Fatalf("field %s of Plugins is no PluginSet", points.Type().Field(i).Name)
 		}

@@ -90,7 +90,7 @@ func silent(t *testing.T, client kubernetes.Interface, extender *running, ready 
 
 func post(t *testing.T, url, body string) int {
 	t.Helper()
-	resp, err := http.Post(url, "application/json", strings.NewReader(body)) //nolint:noctx // the test's own end is enough
+	resp, err := http.Post(url, "application/json", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
