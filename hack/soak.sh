@@ -66,10 +66,12 @@ fuzz() {
 	row "$name" "$(sed -n 's/.*execs: \([0-9]*\).*/\1/p' "$work/log" | tail -n 1)" "$((SECONDS - began))" "$result"
 }
 
-demo() { "$bin/berth-sandbox" demo --data-dir="$work/d"; }
+demo() { "$bin/berth-sandbox" demo --data-dir="$work/d" --scheduler="$1"; }
 
 # Shares add up to 100.
-part "demo, whole" 24 demo
+part "demo, whole" 8 demo plugin
+part "demo with the extender, whole" 4 demo extender
+tests "extender: pods at once, killed at any moment" 12 10 test/e2e/extender TestBurst
 tests "pool: killed at every call" 8 1 driver/pool/loopfile .
 tests "driver: volumes on real mounts" 5 1 driver .
 tests "node agent: a crowd of pods, a driver that fails" 10 1 nodeagent .

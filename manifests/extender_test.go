@@ -61,8 +61,8 @@ func TestSidecar(t *testing.T) {
 	if c.RestartPolicy == nil || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways {
 		t.Errorf("restartPolicy %v: an init container that never ends would hold up the scheduler for ever", c.RestartPolicy)
 	}
-	if c.StartupProbe == nil || c.StartupProbe.HTTPGet == nil || c.StartupProbe.HTTPGet.Path != "/healthz" {
-		t.Errorf("startup probe %v, want /healthz: /readyz may wait for the scheduler", c.StartupProbe)
+	if c.StartupProbe == nil || c.StartupProbe.HTTPGet == nil || c.StartupProbe.HTTPGet.Path != "/readyz/caches" {
+		t.Errorf("startup probe %v, want /readyz/caches: all of /readyz waits for the scheduler", c.StartupProbe)
 	}
 	if c.ReadinessProbe == nil || c.ReadinessProbe.HTTPGet == nil || c.ReadinessProbe.HTTPGet.Path != "/readyz" {
 		t.Errorf("readiness probe %v, want /readyz", c.ReadinessProbe)

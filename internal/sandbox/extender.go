@@ -43,7 +43,7 @@ func (c *Cluster) startExtender(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := p.await(ctx, healthy(c.ExtenderHTTP()+"/healthz")); err != nil {
+	if err := p.await(ctx, healthy(c.ExtenderHTTP()+"/readyz/caches")); err != nil {
 		return err
 	}
 	config, err := shippedExtenderConfig(kubeconfig, loopback(c.ports.extender), !c.options.has(StockScheduler))

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,7 +35,8 @@ type world struct {
 	t       *testing.T
 	cluster *sandbox.Cluster
 	client  kubernetes.Interface
-	base    string
+	// The folders to apply.
+	base, extender string
 }
 
 func start(t *testing.T) *world {
@@ -48,7 +50,7 @@ func start(t *testing.T) *world {
 	if err := os.CopyFS(copied, manifests.FS); err != nil {
 		t.Fatal(err)
 	}
-	return &world{t: t, cluster: cluster, client: client, base: filepath.Join(copied, "base")}
+	return &world{t: t, cluster: cluster, client: client, base: filepath.Join(copied, "base"), extender: filepath.Join(copied, "extender")}
 }
 
 // kubectl runs the sandbox's kubectl as the administrator.
@@ -65,13 +67,16 @@ func (w *world) kubectl(args ...string) string {
 func TestManifests(t *testing.T) {
 	w := start(t)
 	w.kubectl("apply", "-f", filepath.Join(w.base, "namespace.yaml"))
-	// A field that the API server does not know is an error here.
-	out := w.kubectl("apply", "-k", w.base, "--dry-run=server", "--validate=strict")
-	if strings.Contains(strings.ToLower(out), "warning") {
-		t.Errorf("the API server warns:\n%s", out)
+	for _, folder := range []string{w.base, w.extender} {
+		// A field that the API server does not know is an error here.
+		out := w.kubectl("apply", "-k", folder, "--dry-run=server", "--validate=strict")
+		if strings.Contains(strings.ToLower(out), "warning") {
+			t.Errorf("the API server warns:\n%s", out)
+		}
+		w.kubectl("apply", "-k", folder)
 	}
-	w.kubectl("apply", "-k", w.base)
 	t.Run("pods", w.pods)
+	t.Run("sidecar's rights", w.rights)
 	w.awaitPolicy(t)
 	t.Run("label follows", w.labelFollows)
 	t.Run("names", w.names)
@@ -80,15 +85,20 @@ func TestManifests(t *testing.T) {
 
 // pods: what the API server asks of pods is met, and not of their templates only.
 func (w *world) pods(t *testing.T) {
-	d, err := w.client.AppsV1().Deployments(sandbox.Namespace).Get(t.Context(), "berth-scheduler", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
+	templates := map[string]corev1.PodTemplateSpec{}
+	for _, name := range []string{"berth-scheduler", "berth-extender"} {
+		d, err := w.client.AppsV1().Deployments(sandbox.Namespace).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		templates[name] = d.Spec.Template
 	}
 	s, err := w.client.AppsV1().DaemonSets(sandbox.Namespace).Get(t.Context(), "berth-agent", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, template := range map[string]corev1.PodTemplateSpec{"berth-scheduler": d.Spec.Template, "berth-agent": s.Spec.Template} {
+	templates["berth-agent"] = s.Spec.Template
+	for name, template := range templates {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: template.Labels}, Spec: template.Spec}
 		made, err := w.client.CoreV1().Pods(sandbox.Namespace).Create(t.Context(), pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err != nil {
@@ -98,6 +108,46 @@ func (w *world) pods(t *testing.T) {
 		if made.Spec.Priority == nil || *made.Spec.Priority < 2_000_000_000 {
 			t.Errorf("%s: priority %v is none of Kubernetes' own", name, made.Spec.Priority)
 		}
+	}
+}
+
+// rights: what the authorizer itself says of the account that kube-scheduler and
+// berth-extender share.
+func (w *world) rights(t *testing.T) {
+	const leases = "coordination.k8s.io/leases"
+	cases := map[string]struct {
+		reason, verb, resource, name, namespace string
+		denied                                  bool
+	}{
+		"bind":           {"the verb bind", "create", "/pods/binding", "", "default", false},
+		"claims":         {"the selected node of a claim", "patch", "/persistentvolumeclaims", "", "default", false},
+		"classes":        {"kube-scheduler's own plugins read them too", "watch", "storage.k8s.io/storageclasses", "", "", false},
+		"follow":         {"which replica leads", "watch", leases, "berth-extender", "berth-system", false},
+		"lead":           {"kube-scheduler's election", "update", leases, "berth-extender", "berth-system", false},
+		"cluster":        {"the election of the cluster's work", "update", leases, "berth-cluster", "berth-system", false},
+		"another's":      {"the cluster's own scheduler is none of its concern", "update", leases, "kube-controller-manager", "kube-system", true},
+		"secrets":        {"neither of both reads any", "get", "/secrets", "", "berth-system", true},
+		"delete volumes": {"the agent's alone", "delete", "/persistentvolumes", "", "", true},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			group, resource, _ := strings.Cut(tc.resource, "/")
+			resource, sub, _ := strings.Cut(resource, "/")
+			review, err := w.client.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
+				Spec: authorizationv1.SubjectAccessReviewSpec{
+					User: "system:serviceaccount:" + sandbox.Namespace + ":berth-extender",
+					ResourceAttributes: &authorizationv1.ResourceAttributes{
+						Verb: tc.verb, Group: group, Resource: resource, Subresource: sub, Name: tc.name, Namespace: tc.namespace,
+					},
+				},
+			}, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if review.Status.Allowed == tc.denied {
+				t.Errorf("%s: %s on %s %s: allowed is %t", tc.reason, tc.verb, tc.resource, tc.name, review.Status.Allowed)
+			}
+		})
 	}
 }
 

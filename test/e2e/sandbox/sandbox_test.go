@@ -41,12 +41,19 @@ func run(t *testing.T, dir string, args ...string) string {
 	return string(out)
 }
 
-// TestStory tells the whole story of `make demo`.
+// TestStory tells the whole story of `make demo` and of `make demo-extender`.
 func TestStory(t *testing.T) {
-	c := rig.Start(t, story.Cluster(sandbox.Options{}))
-	var out bytes.Buffer
-	if err := story.Run(t.Context(), c, &out, time.Now()); err != nil {
-		t.Errorf("%v\n%s", err, &out)
+	for name, options := range map[string]sandbox.Options{
+		"berth-scheduler": {},
+		"berth-extender":  {Extender: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := rig.Start(t, story.Cluster(options))
+			var out bytes.Buffer
+			if err := story.Run(t.Context(), c, &out, time.Now()); err != nil {
+				t.Errorf("%v\n%s", err, &out)
+			}
+		})
 	}
 }
 
