@@ -71,7 +71,7 @@ demo() { "$bin/berth-sandbox" demo --data-dir="$work/d" --scheduler="$1"; }
 # Shares add up to 100.
 part "demo, whole" 8 demo plugin
 part "demo with the extender, whole" 4 demo extender
-tests "extender: pods at once, killed at any moment" 12 10 test/e2e/extender TestBurst
+tests "extender: pods at once, killed at any moment" 9 10 test/e2e/extender TestBurst
 tests "pool: killed at every call" 8 1 driver/pool/loopfile .
 tests "driver: volumes on real mounts" 5 1 driver .
 tests "node agent: a crowd of pods, a driver that fails" 10 1 nodeagent .
@@ -83,7 +83,7 @@ tests "scheduler: verdicts against every choice" 7 5 scheduler/binding .
 tests "scheduler: ledger interleavings, index against scan" 8 5 scheduler/cache .
 # One goroutine, and much to do.
 race="" tests "scheduler: 20,000 clusters against upstream" 6 10 test/oracle TestOracle
-for package in volume driver nodeagent/record; do
+for package in volume driver nodeagent/record scheduler/extender; do
 	for target in $(grep -ho '^func Fuzz[A-Za-z0-9_]*' $package/*_test.go | cut -c6-); do
 		fuzz "fuzz $package $target" 3 "$package" "$target"
 	done
