@@ -2,6 +2,7 @@ package cache
 
 import (
 	"fmt"
+	"iter"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -162,6 +163,17 @@ func (c *Cache) Volume(name string) *corev1.PersistentVolume {
 
 // Node reads a node.
 func (c *Cache) Node(name string) *corev1.Node { return get[corev1.Node](c.stores.nodes, name) }
+
+// Nodes reads all nodes, in no order.
+func (c *Cache) Nodes() iter.Seq[*corev1.Node] {
+	return func(yield func(*corev1.Node) bool) {
+		for _, obj := range c.stores.nodes.List() {
+			if node, ok := obj.(*corev1.Node); ok && !yield(node) {
+				return
+			}
+		}
+	}
+}
 
 // Pod reads a pod.
 func (c *Cache) Pod(namespace, name string) *corev1.Pod {

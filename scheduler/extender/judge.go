@@ -152,6 +152,9 @@ func (s *Service) Preempt(ctx context.Context, pod *corev1.Pod, nodes map[string
 	case refusal != nil:
 		return result, nil
 	}
+	if question, err = s.binder.Shun(question, pod, s.cache.Nodes()); err != nil {
+		return nil, err
+	}
 	j := s.binder.Judge()
 	defer j.Release()
 	for name, victims := range nodes {

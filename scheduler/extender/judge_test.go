@@ -1,6 +1,8 @@
 package extender
 
 import (
+	"maps"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -117,4 +119,34 @@ func TestPreempt(t *testing.T) {
 	}
 	equal(t, "n1 alone", map[string]*extenderv1.MetaVictims{"n1": victim("uid-one")}, got.NodeNameToMetaVictims)
 	equal(t, "nothing was evicted", map[string]string{"n1": "evictable: node(s) exceed max volume count: driver " + driver + ", 1 more asked"}, r.verdicts(fakeapi.Pod("web", "a"), "n1"))
+}
+
+// TestPreemptShuns: nobody is evicted for a node that gave the claim back lately, as
+// long as another has room for it, even if that is no candidate.
+func TestPreemptShuns(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		other  string
+		want   []string
+	}{
+		"room":    {"filter refuses the node, and so does preempt", "8Gi", nil},
+		"no room": {"the last choice is one", "1Mi", []string{"n1"}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			claim := fakeapi.PVC("a", "fast", "1Gi")
+			claim.Annotations = map[string]string{volume.AnnSelectedNode: "n1"}
+			r := start(t, pool(t, map[string]string{"n1": "8Gi", "n2": tc.other}, claim))
+			r.Put(fakeapi.PVC("a", "fast", "1Gi"))
+			r.seen("the claim is given back", func() bool {
+				now := r.cache.ClaimByKey(claim.Namespace + "/a")
+				return now.Annotations[volume.AnnSelectedNode] == ""
+			})
+			got, err := r.Preempt(t.Context(), fakeapi.Pod("web", "a"), map[string]*extenderv1.MetaVictims{"n1": {}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			equal(t, tc.reason, tc.want, slices.Collect(maps.Keys(got.NodeNameToMetaVictims)))
+		})
+	}
 }
