@@ -98,7 +98,7 @@ unit: test-prerequisites ## The tests that need no cluster, with the race detect
 	go test -shuffle=$(SHUFFLE) -exec '$(APART)' ./cmd/berth-scheduler ./test/oracle ./test/schedulerconfig ./test/bench/filter
 
 .PHONY: oracle
-oracle: ## The scheduler plugin against upstream's and a model, on 2,000 random clusters
+oracle: ## The scheduler plugin against upstream's, a model and the extender, on 2,000 random clusters
 	go test -count=1 -v ./test/oracle
 
 .PHONY: sanity

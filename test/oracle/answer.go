@@ -24,6 +24,8 @@ type answer struct {
 	// that were reserved, claims that were selected, volumes given back.
 	node   string
 	writes string
+	// exact is what BerthVolumes said, for those who have to say just that.
+	exact verdicts
 }
 
 // detailed marks a sentence that a detail follows.
@@ -77,8 +79,11 @@ func grave(c fwk.Code) int {
 func (r *rig) ask(w *world, chosen string) answer {
 	a := answer{nodes: map[string]string{}, dry: map[string]string{}, node: chosen}
 	c, pre := r.begin(w.pod)
-	a.pre = words(pre)
+	a.pre, a.exact = words(pre), newVerdicts()
 	if !pre.IsSuccess() {
+		for _, info := range r.infos {
+			a.exact.nodes[info.Node().Name] = exactly(pre)
+		}
 		return a
 	}
 	for _, info := range r.infos {
@@ -86,10 +91,15 @@ func (r *rig) ask(w *world, chosen string) answer {
 		s := c.filter(info)
 		a.nodes[name] = words(s...)
 		if a.nodes[name] == fwk.Success.String() {
-			a.nodes[name] += " " + c.score(info)
+			score := c.score(info)
+			a.nodes[name] += " " + score
+			a.exact.scores[name] = tenths(score)
 		}
+		a.exact.nodes[name] = exactly(s...)
 		if dry := without(r.ctx, info, w.evicted); dry != nil {
-			a.dry[name] = words(c.filter(dry)...)
+			s := c.filter(dry)
+			a.dry[name] = words(s...)
+			a.exact.dry[name] = exactly(s...)
 		}
 	}
 	if !c.skip {
@@ -98,6 +108,7 @@ func (r *rig) ask(w *world, chosen string) answer {
 	if chosen != "" && strings.HasPrefix(a.nodes[chosen], fwk.Success.String()) {
 		r.outdate(w)
 		a.writes = c.bind(chosen)
+		a.exact.node, a.exact.writes = chosen, r.effects()
 	}
 	return a
 }
@@ -150,14 +161,14 @@ func (c *cycle) bind(node string) string {
 	cancel()
 	c.written = nil
 	s = c.binder.PreBind(over, c.state, c.pod, node)
-	return words(s) + ": " + c.effects()
+	return words(s) + ": " + strings.Join(c.effects(), "; ")
 }
 
 // effects are what the writes changed, in words, sorted; updates that change
 // nothing do not count.
-func (c *cycle) effects() string {
+func (s *server) effects() []string {
 	var out []string
-	for _, o := range c.written {
+	for _, o := range s.written {
 		switch o := o.(type) {
 		case *corev1.PersistentVolume:
 			if o.Spec.ClaimRef == nil {
@@ -170,5 +181,5 @@ func (c *cycle) effects() string {
 		}
 	}
 	slices.Sort(out)
-	return strings.Join(out, "; ")
+	return out
 }

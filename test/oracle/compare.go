@@ -12,17 +12,23 @@ import (
 	"github.com/berth-storage/berth/scheduler/plugin"
 )
 
-// disagreement is an answer that the model does not give.
+// disagreement is an answer that the model does not give, or that the extender gives
+// and the plugin does not.
 type disagreement struct {
 	side string
-	// what was asked: PreFilter, node, dry run, PreScore, writes; where is the node.
+	// what was asked: PreFilter, node, dry run, PreScore, score, writes, promise;
+	// where is the node.
 	what, where string
 	model       []string
 	said        string
 }
 
 func (d disagreement) String() string {
-	return fmt.Sprintf("%s, %s %s\n  said:  %s\n  model: %s", d.side, d.what, d.where, d.said, strings.Join(d.model, "\n      or "))
+	standard := "model: "
+	if d.side == besidePlugin {
+		standard = "plugin:"
+	}
+	return fmt.Sprintf("%s, %s %s\n  said:  %s\n  %s %s", d.side, d.what, d.where, d.said, standard, strings.Join(d.model, "\n      or "))
 }
 
 // kindOf is the code of a text, for counting.
@@ -62,10 +68,12 @@ type side struct {
 	name        string
 	make        maker
 	differences []plugin.Difference
+	// twin: the extender has to answer just as it does.
+	twin bool
 }
 
 func sides() []side {
-	return []side{{"upstream", upstream, nil}, {"berth", berth, plugin.Differences()}}
+	return []side{{"upstream", upstream, nil, false}, {"berth", berth, plugin.Differences(), true}}
 }
 
 // compare asks the sides the world's question, and returns what the model does
@@ -82,12 +90,21 @@ func compare(ctx context.Context, w *world, sides []side, count map[string]int) 
 		}
 		rigs = append(rigs, r)
 	}
+	was := w
 	w = w.clone()
 	agree(w, rigs)
 	for i, s := range sides {
 		p := modelOf(w, s.differences...).answers()
 		got := rigs[i].ask(w, p.feasible()) //nolint:contextcheck // bind gives a context that is over
 		out = append(out, unexplained(s.name, p, got, count)...)
+		if !s.twin {
+			continue
+		}
+		unlike, err := alike(ctx, was, w, got.exact, count)
+		if err != nil {
+			return nil, nil, fmt.Errorf("extender: %w", err)
+		}
+		out = append(out, unlike...)
 	}
 	return out, w, nil
 }
@@ -130,23 +147,14 @@ func agree(w *world, rigs []*rig) {
 	asked := w.others
 	w.others = nil
 	for _, o := range asked {
-		volume, ok := certain(w, o)
-		if !ok {
+		var ok bool
+		if o.volume, ok = certain(w, o); !ok || !reservable(w, o) || !reserveAll(rigs, o) {
 			continue
 		}
-		o.volume = volume
-		var undo []func()
+		w.others = append(w.others, o)
+		w.running = append(w.running, o.placed())
 		for _, r := range rigs {
-			if back, ok := r.reserve(o); ok {
-				undo = append(undo, back)
-			}
-		}
-		if len(undo) == len(rigs) {
-			w.others = append(w.others, o)
-			continue
-		}
-		for _, back := range undo {
-			back()
+			r.assume(o)
 		}
 	}
 	for _, o := range w.others {
@@ -156,6 +164,41 @@ func agree(w *world, rigs []*rig) {
 			}
 		}
 	}
+}
+
+// reserveAll gives a pod its node on all sides, or on none.
+func reserveAll(rigs []*rig, o other) bool {
+	var undo []func()
+	for _, r := range rigs {
+		if back, ok := r.reserve(o); ok {
+			undo = append(undo, back)
+		}
+	}
+	if len(undo) == len(rigs) {
+		return true
+	}
+	for _, back := range undo {
+		back()
+	}
+	return false
+}
+
+// reservable is false for an in-tree volume that its CSI driver does not have on the
+// node. Filter and Reserve take it by its own affinity, and PreBind gives it back
+// (upstream: findMatchingVolumes and checkBindings).
+func reservable(w *world, o other) bool {
+	pv := w.volume(o.volume)
+	if pv == nil {
+		return true
+	}
+	m := modelOf(w)
+	for _, n := range w.nodes {
+		if n.Name == o.node {
+			affinity, err := m.affinityOn(pv, n)
+			return err == nil && m.reaches(affinity, n)
+		}
+	}
+	return false
 }
 
 // certain is the volume that a pod will hold, empty for one to be made, and false

@@ -3,12 +3,10 @@ package oracle
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
@@ -22,7 +20,6 @@ import (
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
 	"github.com/berth-storage/berth/scheduler/plugin"
-	"github.com/berth-storage/berth/volume"
 )
 
 // binder is what both volume plugins implement.
@@ -110,46 +107,8 @@ func newRig(ctx context.Context, w *world, make maker) (*rig, error) {
 		return nil, fmt.Errorf("listing nodes: %w", err)
 	}
 	slices.SortFunc(r.infos, func(a, b fwk.NodeInfo) int { return strings.Compare(a.Node().Name, b.Node().Name) })
-	r.past(w)
+	r.past(w, r.look, func(o runtime.Object) { r.observe(w, o) })
 	return r, nil
-}
-
-// past puts the world as it was, has it looked at, and lets it become as it is.
-func (r *rig) past(w *world) {
-	for _, o := range w.objects() {
-		switch o := o.(type) {
-		case *storagev1.CSINode:
-			if was := csiNodeOf(w.limits, o.Name); was != nil {
-				r.put(was)
-				continue
-			}
-		case *corev1.PersistentVolumeClaim:
-			if node := w.gaveBack[o.Name]; node != "" {
-				was := o.DeepCopy()
-				metav1.SetMetaDataAnnotation(&was.ObjectMeta, volume.AnnSelectedNode, node)
-				r.put(was)
-				continue
-			}
-		}
-		r.put(o)
-	}
-	for _, was := range w.limits {
-		if csiNodeOf(w.csiNodes, was.Name) == nil {
-			r.put(was)
-		}
-	}
-	r.look()
-	for _, was := range w.limits {
-		if is := csiNodeOf(w.csiNodes, was.Name); is != nil {
-			r.observe(w, r.put(is))
-			continue
-		}
-		r.delete(was)
-		r.observe(w, was)
-	}
-	for _, name := range slices.Sorted(maps.Keys(w.gaveBack)) {
-		r.observe(w, r.put(w.claim(name)))
-	}
 }
 
 // look asks about a pod without claims that anybody else has, so that caches
@@ -248,6 +207,16 @@ func (r *rig) reserve(o other) (undo func(), ok bool) {
 	return undo, true
 }
 
+// assume puts another pod into the scheduler's snapshot, as the scheduler does
+// after Reserve.
+func (r *rig) assume(o other) {
+	info, err := framework.NewPodInfo(o.placed())
+	if err != nil {
+		panic(err)
+	}
+	r.info(o.node).AddPodInfo(info)
+}
+
 // touch changes what another pod holds, in something that does not matter.
 func (r *rig) touch(w *world, o other) {
 	if o.volume != "" {
@@ -259,15 +228,4 @@ func (r *rig) touch(w *world, o other) {
 	c := w.claim(o.claim).DeepCopy()
 	c.Labels = map[string]string{"touched": "yes"}
 	r.observe(w, r.put(c))
-}
-
-// outdate lets the API have newer objects than the informers.
-func (r *rig) outdate(w *world) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for key, o := range r.objects {
-		if kind, name, _ := strings.Cut(key, " "); w.stale[name] && strings.HasPrefix(kind, "persistent") {
-			r.keep(o)
-		}
-	}
 }

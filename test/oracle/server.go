@@ -26,6 +26,8 @@ import (
 type server struct {
 	client  *fake.Clientset
 	factory informers.SharedInformerFactory
+	// told are the informers that tell, by kind; none unless tellAll was called.
+	told map[string]*told
 
 	mu      sync.Mutex
 	version int
@@ -43,39 +45,48 @@ func newServer() *server {
 	return s
 }
 
-func (s *server) store(o runtime.Object) cache.Store {
-	core, storage := s.factory.Core().V1(), s.factory.Storage().V1()
+// informerOf is the factory's informer of the object's kind.
+func informerOf(f informers.SharedInformerFactory, o runtime.Object) cache.SharedIndexInformer {
+	core, storage := f.Core().V1(), f.Storage().V1()
 	switch o.(type) {
 	case *corev1.PersistentVolume:
-		return core.PersistentVolumes().Informer().GetIndexer()
+		return core.PersistentVolumes().Informer()
 	case *corev1.PersistentVolumeClaim:
-		return core.PersistentVolumeClaims().Informer().GetIndexer()
+		return core.PersistentVolumeClaims().Informer()
 	case *corev1.Node:
-		return core.Nodes().Informer().GetIndexer()
+		return core.Nodes().Informer()
 	case *corev1.Pod:
-		return core.Pods().Informer().GetIndexer()
+		return core.Pods().Informer()
 	case *storagev1.StorageClass:
-		return storage.StorageClasses().Informer().GetIndexer()
+		return storage.StorageClasses().Informer()
 	case *storagev1.CSIStorageCapacity:
-		return storage.CSIStorageCapacities().Informer().GetIndexer()
+		return storage.CSIStorageCapacities().Informer()
 	case *storagev1.CSIDriver:
-		return storage.CSIDrivers().Informer().GetIndexer()
+		return storage.CSIDrivers().Informer()
 	case *storagev1.VolumeAttachment:
-		return storage.VolumeAttachments().Informer().GetIndexer()
+		return storage.VolumeAttachments().Informer()
 	case *storagev1.CSINode:
-		return storage.CSINodes().Informer().GetIndexer()
+		return storage.CSINodes().Informer()
 	}
-	panic(fmt.Sprintf("no store for %T", o))
+	panic(fmt.Sprintf("no informer for %T", o))
 }
+
+func (s *server) store(o runtime.Object) cache.Store { return informerOf(s.factory, o).GetIndexer() }
 
 // put creates or replaces an object, in the API and in the informer's store.
 func (s *server) put(o runtime.Object) runtime.Object {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	o = s.keep(o)
-	if err := s.store(o).Add(o); err != nil {
+	store := s.store(o)
+	before, _, err := store.Get(o)
+	if err == nil {
+		err = store.Add(o)
+	}
+	s.mu.Unlock()
+	if err != nil {
 		panic(err)
 	}
+	s.tell(o, before, o)
 	return o
 }
 
@@ -91,11 +102,13 @@ func (s *server) keep(o runtime.Object) runtime.Object {
 
 func (s *server) delete(o runtime.Object) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	delete(s.objects, resourceOf(o)+" "+accessor(o).GetName())
-	if err := s.store(o).Delete(o); err != nil {
+	err := s.store(o).Delete(o)
+	s.mu.Unlock()
+	if err != nil {
 		panic(err)
 	}
+	s.tell(o, o, nil)
 }
 
 func accessor(o runtime.Object) interface {
@@ -126,6 +139,9 @@ func (s *server) react(action clienttesting.Action) (bool, runtime.Object, error
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	resource := action.GetResource().Resource
+	if action.GetSubresource() == "binding" {
+		return true, &corev1.Binding{}, nil
+	}
 	switch a := action.(type) {
 	case clienttesting.UpdateAction:
 		o := a.GetObject()

@@ -17,7 +17,7 @@ func TestShrink(t *testing.T) {
 			known = append(known, d)
 		}
 	}
-	broken := []side{{"berth", berth, known}}
+	broken := []side{{name: "berth", make: berth, differences: known}}
 	for seed := range uint64(2000) {
 		w := generate(rand.New(rand.NewPCG(seed, 0)))
 		// What another pod has reserved stands in no object.

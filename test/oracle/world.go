@@ -57,6 +57,13 @@ func (o other) pod() *corev1.Pod {
 	return pod
 }
 
+// placed is the pod as its scheduler has it from then on.
+func (o other) placed() *corev1.Pod {
+	pod := o.pod()
+	pod.Spec.NodeName = o.node
+	return pod
+}
+
 // objects are all objects of the API.
 func (w *world) objects() []runtime.Object {
 	var out []runtime.Object
