@@ -126,7 +126,7 @@ test-prerequisites:
 bench-scheduler: bench-filter bench-throughput bench-memory bench-perf ## All benchmarks of the scheduler, beside the stock one
 
 .PHONY: bench-filter
-bench-filter: ## What judging nodes for one pod costs, plugin by plugin
+bench-filter: ## What judging nodes for one pod costs, plugin by plugin, and what the extender adds
 	go run ./test/bench/filter
 
 .PHONY: bench-throughput

@@ -45,7 +45,10 @@ func (o options) sides(r result, ours, theirs func(least time.Duration) (time.Du
 func benches(o options) []bench {
 	var out []bench
 	add := func(name string, run func(context.Context, options) (result, error)) {
-		out = append(out, bench{name, func(ctx context.Context) (result, error) { return run(ctx, o) }})
+		out = append(out, bench{name, func(ctx context.Context) ([]result, error) {
+			r, err := run(ctx, o)
+			return []result{r}, err
+		}})
 	}
 	for _, s := range []struct{ nodes, theirs int }{{500, 500}, {2000, 2000}, {5000, sampleMax}, {20000, sampleMax}} {
 		add(fmt.Sprintf("filter-static-%dx4", s.nodes), filterOf(s.theirs, s.nodes, static(s.nodes)))
@@ -64,7 +67,9 @@ func benches(o options) []bench {
 	for _, kind := range []string{"volume", "claim", "capacity", "node"} {
 		add("event-"+kind+"-5000x4", event(kind, 5000))
 	}
-	return out
+	// A pod takes the other side a second.
+	beside := extended(1000, sample{ours: 1000, theirs: 20})
+	return append(out, bench{"extender-dynamic-1000", func(ctx context.Context) ([]result, error) { return beside(ctx, o) }})
 }
 
 func nodeName(i int) string { return fmt.Sprintf("node-%05d", i) }

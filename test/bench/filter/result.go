@@ -10,6 +10,8 @@ import (
 
 // result is one measurement of both sides.
 type result struct {
+	// part tells the results of one measurement apart; empty for the only one.
+	part string
 	ours time.Duration
 	// theirs is 0 where the other side has nothing of the kind.
 	theirs time.Duration
@@ -19,6 +21,9 @@ type result struct {
 
 // line is the result as it is printed.
 func (r result) line(name string) string {
+	if r.part != "" {
+		name += "-" + r.part
+	}
 	line := fmt.Sprintf("bench %s ours=%s theirs=%s", name, short(r.ours), short(r.theirs))
 	if r.theirs > 0 && r.ours > 0 {
 		line += " ratio=" + digits(float64(r.theirs)/float64(r.ours))

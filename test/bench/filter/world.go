@@ -53,6 +53,8 @@ type world struct {
 	nodes    []*corev1.Node
 	pods     []*corev1.Pod
 	infos    []fwk.NodeInfo
+	// objects are all that was put.
+	objects []runtime.Object
 
 	ours, binding, limits filterer
 }
@@ -97,6 +99,7 @@ func (w *world) put(o runtime.Object) {
 	if err := store.Add(o); err != nil {
 		panic(err) // an object without a name
 	}
+	w.objects = append(w.objects, o)
 }
 
 // newWorld fills a cluster and starts the plugins over it.
@@ -216,7 +219,7 @@ func claim(name, class string) *corev1.PersistentVolumeClaim {
 // bind makes a claim one that is bound to a volume.
 func bind(c *corev1.PersistentVolumeClaim, pv string) *corev1.PersistentVolumeClaim {
 	c.Spec.VolumeName = pv
-	c.Annotations = map[string]string{volume.AnnBindCompleted: "yes"}
+	metav1.SetMetaDataAnnotation(&c.ObjectMeta, volume.AnnBindCompleted, "yes")
 	c.Status.Phase = corev1.ClaimBound
 	return c
 }
