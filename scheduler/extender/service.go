@@ -68,8 +68,7 @@ func New(o Options) (*Service, error) {
 		handler  toolscache.ResourceEventHandler
 	}{
 		// The tenancy first: a promise may only go when the node has its pod.
-		{pods, s.tenancy.handler()},
-		{pods, s.promises.podHandler()},
+		{pods, inTurn{s.tenancy.handler(), s.promises.podHandler()}},
 		{claims, s.promises.claimHandler()},
 	} {
 		registered, err := r.informer.AddEventHandler(r.handler)
@@ -83,6 +82,31 @@ func New(o Options) (*Service, error) {
 		o.Informers.Storage().V1().CSIDrivers().Informer().HasSyncedChecker(),
 		o.Informers.Storage().V1().CSINodes().Informer().HasSyncedChecker())
 	return s, nil
+}
+
+// inTurn gives each event to one handler after the other: an informer lets those that
+// are registered with it run side by side.
+type inTurn []toolscache.ResourceEventHandler
+
+// OnAdd implements ResourceEventHandler.
+func (all inTurn) OnAdd(obj any, isInInitialList bool) {
+	for _, h := range all {
+		h.OnAdd(obj, isInInitialList)
+	}
+}
+
+// OnUpdate implements ResourceEventHandler.
+func (all inTurn) OnUpdate(old, obj any) {
+	for _, h := range all {
+		h.OnUpdate(old, obj)
+	}
+}
+
+// OnDelete implements ResourceEventHandler.
+func (all inTurn) OnDelete(obj any) {
+	for _, h := range all {
+		h.OnDelete(obj)
+	}
 }
 
 // Run ends what only time can end, until ctx is done.
