@@ -8,9 +8,12 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	schedulerv1 "k8s.io/kube-scheduler/config/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/berth-storage/berth/manifests"
 	exts "github.com/berth-storage/berth/scheduler/extender"
 )
 
@@ -89,6 +92,69 @@ func TestExtenderMeetsScheduler(t *testing.T) {
 	if !strings.HasPrefix(e.URLPrefix, "http://127.0.0.1:") || e.EnableHTTPS {
 		t.Errorf("%s: in one pod, and nobody else's to ask", e.URLPrefix)
 	}
+}
+
+// TestKubeadm: the example for the cluster's own scheduler starts as it stands, with
+// rights that there are.
+func TestKubeadm(t *testing.T) {
+	var config schedulerv1.KubeSchedulerConfiguration
+	decodeExample(t, "scheduler-config.yaml", &config)
+	var pod corev1.Pod
+	decodeExample(t, "berth-extender.yaml", &pod)
+	c := pod.Spec.Containers[0]
+	for flag, want := range map[string]string{
+		"--serve-address":  strings.TrimPrefix(config.Extenders[0].URLPrefix, "http://"),
+		"--scheduler-name": *config.Profiles[0].SchedulerName,
+		"--leader-lease":   "kube-system/kube-scheduler",
+		"--kubeconfig":     config.ClientConnection.Kubeconfig,
+	} {
+		if got := flagOf(t, c, flag); got != want {
+			t.Errorf("%s=%s, want %s", flag, got, want)
+		}
+	}
+	if *config.Profiles[0].SchedulerName != corev1.DefaultSchedulerName || !pod.Spec.HostNetwork {
+		t.Error("it is for pods that name no scheduler, and meets kube-scheduler on the host's loopback")
+	}
+	if want := agent(t, render(t, extender)).Spec.Template.Spec.Containers[0].Image; c.Image != want {
+		t.Errorf("image %s, want %s", c.Image, want)
+	}
+	roles := rolesOf(render(t, extender))
+	raw, err := manifests.FS.ReadFile("examples/kubeadm/rbac.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range strings.Split(string(raw), "\n---\n") {
+		var b rbacv1.RoleBinding // a ClusterRoleBinding has the same fields
+		if err := yaml.UnmarshalStrict([]byte(part), &b); err != nil {
+			t.Fatal(err)
+		}
+		if !roles[b.RoleRef.Kind+" "+b.Namespace+"/"+b.RoleRef.Name] || b.Subjects[0].Name != "system:kube-scheduler" {
+			t.Errorf("%s binds %s %s to %s", b.Kind, b.RoleRef.Kind, b.RoleRef.Name, b.Subjects[0].Name)
+		}
+	}
+}
+
+func decodeExample(t *testing.T, name string, into any) {
+	t.Helper()
+	raw, err := manifests.FS.ReadFile("examples/kubeadm/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.UnmarshalStrict(raw, into); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+}
+
+// rolesOf are the roles among the objects, as kind, namespace and name.
+func rolesOf(objects []runtime.Object) map[string]bool {
+	out := map[string]bool{}
+	for _, r := range of[*rbacv1.ClusterRole](objects) {
+		out["ClusterRole /"+r.Name] = true
+	}
+	for _, r := range of[*rbacv1.Role](objects) {
+		out["Role "+r.Namespace+"/"+r.Name] = true
+	}
+	return out
 }
 
 // TestExtenderEntry holds each field to what the extender relies on.

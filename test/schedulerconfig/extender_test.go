@@ -1,4 +1,4 @@
-// Package schedulerconfig_test gives the configuration that is shipped for a stock
+// Package schedulerconfig_test gives the configurations that are shipped for a stock
 // kube-scheduler to kube-scheduler's own code.
 package schedulerconfig_test
 
@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/events"
@@ -20,13 +21,26 @@ import (
 	"github.com/berth-storage/berth/manifests"
 )
 
-const profileName = "berth-extender"
+// The configurations, by the one profile of each: of the scheduler beside the
+// cluster's, and of the cluster's own.
+var files = map[string]string{
+	"berth-extender":    "extender/scheduler-config.yaml",
+	"default-scheduler": "examples/kubeadm/scheduler-config.yaml",
+}
+
+// each runs the check on each of them.
+func each(t *testing.T, check func(t *testing.T, profile string, c *config.KubeSchedulerConfiguration)) {
+	t.Helper()
+	for profile, file := range files {
+		t.Run(file, func(t *testing.T) { check(t, profile, load(t, file)) })
+	}
+}
 
 // load reads the file as kube-scheduler does: with its own scheme, which refuses a
 // field that it does not know or that stands twice, its defaults and its validation.
-func load(t *testing.T) *config.KubeSchedulerConfiguration {
+func load(t *testing.T, file string) *config.KubeSchedulerConfiguration {
 	t.Helper()
-	raw, err := manifests.FS.ReadFile("extender/scheduler-config.yaml")
+	raw, err := manifests.FS.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,13 +74,13 @@ func start(t *testing.T, c *config.KubeSchedulerConfiguration) *scheduler.Schedu
 }
 
 // enabledOf are the names of all plugins that the profile runs, at whatever point.
-func enabledOf(t *testing.T, profiles profile.Map) []string {
+func enabledOf(t *testing.T, name string, profiles profile.Map) []string {
 	t.Helper()
-	if len(profiles) != 1 || profiles[profileName] == nil {
-		t.Fatalf("want the profile %s alone: an extender holds for every profile", profileName)
+	if len(profiles) != 1 || profiles[name] == nil {
+		t.Fatalf("want the profile %s alone: an extender holds for every profile", name)
 	}
 	var all []string
-	points := reflect.ValueOf(profiles[profileName].ListPlugins()).Elem()
+	points := reflect.ValueOf(profiles[name].ListPlugins()).Elem()
 	for i := range points.NumField() {
 		point, ok := reflect.TypeAssert[config.PluginSet](points.Field(i))
 		if !ok {
@@ -81,8 +95,11 @@ func enabledOf(t *testing.T, profiles profile.Map) []string {
 }
 
 // TestPlugins: what two must not do is done by one, and nothing else is missing.
-func TestPlugins(t *testing.T) {
-	enabled := enabledOf(t, start(t, load(t)).Profiles)
+func TestPlugins(t *testing.T) { each(t, checkPlugins) }
+
+func checkPlugins(t *testing.T, profile string, c *config.KubeSchedulerConfiguration) {
+	t.Helper()
+	enabled := enabledOf(t, profile, start(t, c).Profiles)
 	for name, reason := range map[string]string{
 		names.VolumeBinding:    "it would write claims and volumes before the extender binds them",
 		names.NodeVolumeLimits: "the extender counts attach limits, with its promises",
@@ -106,8 +123,10 @@ func TestPlugins(t *testing.T) {
 
 // TestExtender: kube-scheduler asks the extender at each verb, about every pod, and
 // does not go on without it.
-func TestExtender(t *testing.T) {
-	c := load(t)
+func TestExtender(t *testing.T) { each(t, checkExtender) }
+
+func checkExtender(t *testing.T, _ string, c *config.KubeSchedulerConfiguration) {
+	t.Helper()
 	s := start(t, c)
 	if len(s.Extenders) != 1 {
 		t.Fatalf("want one extender, got %d", len(s.Extenders))
@@ -126,5 +145,16 @@ func TestExtender(t *testing.T) {
 	}
 	if override := c.Profiles[0].PercentageOfNodesToScore; override != nil {
 		t.Errorf("the profile says %d", *override)
+	}
+}
+
+// TestOneExtender: what the one file explains holds for the other.
+func TestOneExtender(t *testing.T) {
+	var all [][]config.Extender
+	for _, file := range files {
+		all = append(all, load(t, file).Extenders)
+	}
+	if diff := cmp.Diff(all[0], all[1]); diff != "" {
+		t.Errorf("the two differ:\n%s", diff)
 	}
 }
