@@ -123,7 +123,7 @@ func TestKubeadm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range strings.Split(string(raw), "\n---\n") {
+	for part := range strings.SplitSeq(string(raw), "\n---\n") {
 		var b rbacv1.RoleBinding // a ClusterRoleBinding has the same fields
 		if err := yaml.UnmarshalStrict([]byte(part), &b); err != nil {
 			t.Fatal(err)

@@ -130,15 +130,20 @@ func applyPodWithVolume(t *testing.T, dir string) {
 }
 
 // TestWithoutStockScheduler: left out, Kubernetes' own scheduler is no process of
-// the sandbox, and the pods that name no scheduler are berth-scheduler's.
+// the sandbox, and the pods that name no scheduler are berth-scheduler's, or those of
+// the scheduler that asks berth-extender.
 func TestWithoutStockScheduler(t *testing.T) {
-	dir := rig.DataDir(t)
-	run(t, dir, "up", "--nodes=1", "--zones=1", "--pool-size=512Mi", "--without=kube-scheduler")
-	if status := run(t, dir, "status"); strings.Contains(status, "kube-scheduler") {
-		t.Errorf("status lists what was left out:\n%s", status)
+	for _, scheduler := range []string{"plugin", "extender"} {
+		t.Run(scheduler, func(t *testing.T) {
+			dir := rig.DataDir(t)
+			run(t, dir, "up", "--nodes=1", "--zones=1", "--pool-size=512Mi", "--without=kube-scheduler", "--scheduler="+scheduler)
+			if status := run(t, dir, "status"); strings.Contains(status, "kube-scheduler") {
+				t.Errorf("status lists what was left out:\n%s", status)
+			}
+			applyPodWithVolume(t, dir)
+			run(t, dir, "down")
+		})
 	}
-	applyPodWithVolume(t, dir)
-	run(t, dir, "down")
 }
 
 // TestInterruptedUp interrupts `up` at many moments of its start.
