@@ -138,7 +138,9 @@ func tenths(score int64) int64 {
 
 // Preempt keeps, of the nodes on which kube-scheduler would evict victims, those
 // that then take the pod's volumes. It adds no victim: kube-scheduler chose the
-// fewest, and what an extender adds it does not weigh.
+// fewest, and what an extender adds it does not weigh. A node that gave the claims
+// back lately is shunned for any other of the cluster, be that a candidate or not, as
+// the plugin does: nothing undoes an eviction.
 func (s *Service) Preempt(ctx context.Context, pod *corev1.Pod, nodes map[string]*extenderv1.MetaVictims) (*extenderv1.ExtenderPreemptionResult, error) {
 	result := &extenderv1.ExtenderPreemptionResult{NodeNameToMetaVictims: map[string]*extenderv1.MetaVictims{}}
 	if !binder.Judged(pod) {
