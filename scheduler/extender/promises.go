@@ -45,8 +45,9 @@ type promise struct {
 	stage stage
 	// attempt is the last one whose writes were begun; nil before.
 	attempt *binder.Attempt
-	// over: while an attempt was at work the API said that the promise ends.
-	over bool
+	// over: while an attempt was at work the API said that the promise ends; there:
+	// because the pod is on its node.
+	over, there bool
 	// expiry ends it when nothing else does; nil during an attempt.
 	expiry clock.Timer
 }
@@ -176,11 +177,14 @@ func (p *promises) keep(uid types.UID) {
 		return
 	}
 	pr.stage = stageKept
-	if pr.over || p.hopeless(pr) {
+	switch {
+	case pr.there:
 		p.end(uid)
-		return
+	case pr.over || p.hopeless(pr):
+		p.drop(uid, pr)
+	default:
+		p.arm(uid, pr)
 	}
-	p.arm(uid, pr)
 }
 
 // placed ends an attempt at a promise whose pod is bound. The informer ends it; where
@@ -226,6 +230,29 @@ func (p *promises) end(uid types.UID) {
 	p.tenancy.forget(uid)
 }
 
+// drop ends a kept promise whose pod does not get its node, and gives back the volumes
+// that it reserved and nobody took up: they would tie the pod to the node. It needs mu.
+func (p *promises) drop(uid types.UID, pr *promise) {
+	p.end(uid)
+	if pr.stage == stageKept && pr.attempt != nil {
+		// Not under mu: it writes.
+		go p.giveBack(uid, pr.attempt)
+	}
+}
+
+// giveBack undoes an attempt in the pod's turn. Where a bind came first, what was
+// reserved is its own.
+func (p *promises) giveBack(uid types.UID, a *binder.Attempt) {
+	leave, err := p.enter(context.Background(), uid)
+	if err != nil {
+		return
+	}
+	defer leave()
+	if node, _ := p.node(uid); node == "" {
+		a.Undo(context.Background())
+	}
+}
+
 // hopeless asks a kept promise's attempt whether what it waits for can still come.
 func (p *promises) hopeless(pr *promise) bool {
 	if pr.stage != stageKept || pr.attempt == nil {
@@ -248,25 +275,18 @@ func (p *promises) arm(uid types.UID, pr *promise) {
 }
 
 // expire ends a promise of which nothing was heard for long enough, unless a claim is
-// tied to the node. Volumes that it reserved and nobody took up are given back.
+// tied to the node.
 func (p *promises) expire(uid types.UID, pr *promise) {
 	p.mu.Lock()
-	if p.of[uid] != pr || pr.stage == stageAttempt {
-		p.mu.Unlock()
-		return
-	}
-	if pr.stage == stageKept && p.tied(pr) {
+	defer p.mu.Unlock()
+	switch {
+	case p.of[uid] != pr || pr.stage == stageAttempt:
+	case pr.stage == stageKept && p.tied(pr):
 		// The claim's own events end it.
 		p.arm(uid, pr)
-		p.mu.Unlock()
-		return
-	}
-	klog.Background().V(2).Info("promise ends", "pod", klog.KObj(pr.pod), "node", klog.KRef("", pr.plan.Node), "reason", "no bind came for it any more")
-	p.end(uid)
-	undo := pr.stage == stageKept && pr.attempt != nil
-	p.mu.Unlock()
-	if undo {
-		pr.attempt.Undo(context.Background())
+	default:
+		klog.Background().V(2).Info("promise ends", "pod", klog.KObj(pr.pod), "node", klog.KRef("", pr.plan.Node), "reason", "no bind came for it any more")
+		p.drop(uid, pr)
 	}
 }
 
@@ -296,12 +316,18 @@ func (p *promises) podHandler() toolscache.ResourceEventHandler {
 	settle := func(pod *corev1.Pod) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		switch pr := p.of[pod.UID]; {
-		case pr == nil:
+		pr := p.of[pod.UID]
+		if pr == nil {
+			return
+		}
+		pr.there = pod.Spec.NodeName == pr.plan.Node
+		switch {
 		case pr.stage == stageAttempt:
 			pr.over = true
-		default:
+		case pr.there:
 			p.end(pod.UID)
+		default:
+			p.drop(pod.UID, pr)
 		}
 	}
 	settled := func(pod *corev1.Pod) {
@@ -336,7 +362,7 @@ func (p *promises) claimHandler() toolscache.ResourceEventHandler {
 		defer p.mu.Unlock()
 		for uid := range maps.Clone(p.byClaim[key]) {
 			if pr := p.of[uid]; pr != nil && p.hopeless(pr) {
-				p.end(uid)
+				p.drop(uid, pr)
 			}
 		}
 	}
