@@ -72,7 +72,7 @@ func TestPromiseGivesBack(t *testing.T) {
 			pod := fakeapi.Pod("web", "sta", "dyn")
 			r := start(t, pool(t, map[string]string{"n1": "8Gi", "n2": "8Gi"}, fakeapi.Class("local", volume.NoProvisioner), fakeapi.PV("free", "local", "2Gi", "n1"),
 				fakeapi.PVC("sta", "local", "1Gi"), fakeapi.PVC("dyn", "fast", "1Gi"), pod))
-			if err := r.bindInVain(pod, "n1"); err == nil || r.Promises() != 1 {
+			if err := r.bindInVain(pod); err == nil || r.Promises() != 1 {
 				t.Fatalf("setup: %v, %d promises", err, r.Promises())
 			}
 			tc.end(r, pod)
@@ -100,7 +100,7 @@ func TestGivesBackInTurn(t *testing.T) {
 	fake, onFake := fakeTime()
 	r := start(t, pool(t, map[string]string{"n1": "8Gi"}, fakeapi.Class("local", volume.NoProvisioner), fakeapi.PV("free", "local", "2Gi", "n1"),
 		fakeapi.PVC("sta", "local", "1Gi"), pod), onFake)
-	if err := r.bindInVain(pod, "n1"); err == nil || r.Promises() != 1 {
+	if err := r.bindInVain(pod); err == nil || r.Promises() != 1 {
 		t.Fatalf("setup: %v, %d promises", err, r.Promises())
 	}
 	leave, err := r.promises.enter(t.Context(), pod.UID)
