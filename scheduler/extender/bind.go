@@ -132,6 +132,10 @@ func (s *Service) carryOut(ctx context.Context, pod *corev1.Pod, plan binding.Bi
 	}
 	bounded, cancel := context.WithTimeout(ctx, s.budget)
 	defer cancel()
+	if err := s.sight(bounded, pod); err != nil {
+		s.promises.release(pod.UID)
+		return err
+	}
 	attempt := s.binder.Begin(pod, plan)
 	defer attempt.End()
 	s.promises.begin(pod.UID, attempt)
@@ -148,6 +152,36 @@ func (s *Service) carryOut(ctx context.Context, pod *corev1.Pod, plan binding.Bi
 		attempt.Undo(ctx)
 		s.promises.release(pod.UID)
 		return fmt.Errorf("binding volumes of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}
+
+// sight waits until the informer has the pod: an attempt takes one that it does not see
+// for one that is gone, and kube-scheduler's watch may be ahead of ours.
+func (s *Service) sight(ctx context.Context, pod *corev1.Pod) error {
+	w := s.cache.Wait(cache.PodKey(pod.Namespace + "/" + pod.Name))
+	defer s.cache.Stop(w)
+	seen := func() bool {
+		now := s.cache.Pod(pod.Namespace, pod.Name)
+		return now != nil && now.UID == pod.UID
+	}
+	if seen() {
+		return nil
+	}
+	// Of one that is gone no event may come any more.
+	now, err := s.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	switch {
+	case err != nil:
+		return fmt.Errorf("reading pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	case now.UID != pod.UID:
+		return fmt.Errorf("pod %s/%s was replaced by another of its name", pod.Namespace, pod.Name)
+	}
+	for !seen() {
+		select {
+		case <-w.C:
+		case <-ctx.Done():
+			return fmt.Errorf("pod %s/%s is gone, or the extender's watch of the API server lags behind: %w", pod.Namespace, pod.Name, context.Cause(ctx))
+		}
 	}
 	return nil
 }
