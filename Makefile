@@ -94,8 +94,8 @@ SHUFFLE ?= 1
 
 .PHONY: unit
 unit: test-prerequisites ## The tests that need no cluster, with the race detector and real mounts
-	CGO_ENABLED=1 go test -race -shuffle=$(SHUFFLE) -exec '$(APART)' $$($(TESTED) | grep -v -e /test/e2e -e /cmd/berth-scheduler -e /test/oracle -e /test/schedulerconfig -e /test/bench/filter)
-	go test -shuffle=$(SHUFFLE) -exec '$(APART)' ./cmd/berth-scheduler ./test/oracle ./test/schedulerconfig ./test/bench/filter
+	CGO_ENABLED=1 go test -race -shuffle=$(SHUFFLE) -exec '$(APART)' $$($(TESTED) | grep -v -e /test/e2e -e /cmd/berth-scheduler -e /cmd/berth-sandbox -e /test/oracle -e /test/schedulerconfig -e /test/bench/filter)
+	go test -shuffle=$(SHUFFLE) -exec '$(APART)' ./cmd/berth-scheduler ./cmd/berth-sandbox ./test/oracle ./test/schedulerconfig ./test/bench/filter
 
 .PHONY: oracle
 oracle: ## The scheduler plugin against upstream's, a model and the extender, on 2,000 random clusters
