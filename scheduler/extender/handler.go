@@ -38,7 +38,7 @@ type badRequest struct{ error }
 func bad(format string, args ...any) error { return badRequest{fmt.Errorf(format, args...)} }
 
 // Handler serves the verbs at /filter, /prioritize, /preempt and /bind, to whom allow
-// lets in.
+// lets in. called is told of each request that a kube-scheduler may have sent.
 func (s *Service) Handler(allow func(*http.Request) error, m *Metrics, called func()) http.Handler {
 	mux := http.NewServeMux()
 	for _, v := range []verb{
@@ -76,19 +76,20 @@ func (s *Service) serve(w http.ResponseWriter, r *http.Request, v verb, allow fu
 		}
 		return refuse(w, http.StatusBadRequest, "reading the request: "+err.Error())
 	}
-	called()
 	if !s.Ready() {
+		called()
 		return refuse(w, http.StatusServiceUnavailable, "berth-extender is starting: it has not read the cluster yet")
 	}
 	out, err := v.answer(r.Context(), body)
 	if err != nil {
 		klog.FromContext(r.Context()).V(2).Info("request failed", "verb", v.name, "err", err.Error())
 	}
-	var wrong badRequest
-	switch {
-	case errors.As(err, &wrong):
+	if wrong, is := errors.AsType[badRequest](err); is {
+		// No kube-scheduler's, and so no sign that one asks.
 		return refuse(w, http.StatusBadRequest, wrong.Error())
-	case out == nil:
+	}
+	called()
+	if out == nil {
 		return refuse(w, http.StatusInternalServerError, err.Error())
 	}
 	w.Header().Set("Content-Type", "application/json")

@@ -132,6 +132,9 @@ func TestHostile(t *testing.T) {
 	if r.Promises() != 0 || r.nodeOf(pod) != "" {
 		t.Error("a bad request changed something")
 	}
+	if s.calls != 0 {
+		t.Errorf("%d calls are counted: a person with curl, or a probe, is no kube-scheduler, whose silence is still to be told", s.calls)
+	}
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/filter", http.NoBody))
 	if w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != http.MethodPost {

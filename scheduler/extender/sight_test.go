@@ -6,12 +6,43 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/berth-storage/berth/scheduler/internal/fakeapi"
 	"github.com/berth-storage/berth/volume"
 )
+
+// TestBindGone: a pod that goes before its volumes are written is not waited for.
+func TestBindGone(t *testing.T) {
+	for name, then := range map[string]struct {
+		pod  *corev1.Pod
+		err  error
+		want string
+	}{
+		"deleted":  {nil, apierrors.NewNotFound(volume0, "web"), "not found"},
+		"replaced": {fakeapi.Pod("another"), nil, "was replaced"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := fakeapi.Pod("web", "a")
+			c := pool(t, map[string]string{"n1": "8Gi"}, fakeapi.PVC("a", "fast", "1Gi"))
+			asked := false
+			c.Client.PrependReactor("get", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+				if !asked {
+					asked = true
+					return true, pod, nil
+				}
+				return true, then.pod, then.err
+			})
+			r := start(t, c)
+			if err := r.bind(pod, "n1"); err == nil || !strings.Contains(err.Error(), then.want) || r.Promises() != 0 {
+				t.Errorf("%v, %d promises; want %q", err, r.Promises(), then.want)
+			}
+		})
+	}
+}
 
 // TestBindUnseen: kube-scheduler's watch is ahead, so that the informer does not have
 // the pod that is to be bound, or still has its namesake of before.
