@@ -34,9 +34,13 @@ func TestExtender(t *testing.T) {
 	extender.await(t, "the Lease of the cluster-scoped work", func() bool { return lease(t, client, "berth-cluster").holder != "" })
 
 	silent(t, client, extender, ready)
-	extender.await(t, "the call is the end of it", func() bool {
-		return post(t, "http://"+api+"/filter", "{}") == http.StatusBadRequest && strings.Contains(ready(), "[+]called")
-	})
+	if code := post(t, "http://"+api+"/filter", "{}"); code != http.StatusBadRequest || !strings.Contains(ready(), "[-]called") {
+		t.Errorf("a person with curl: %d, and that is no kube-scheduler", code)
+	}
+	question := `{"Pod": {"metadata": {"namespace": "default", "name": "web"}}, "NodeNames": []}`
+	if code := post(t, "http://"+api+"/filter", question); code != http.StatusOK || !strings.Contains(ready(), "[+]called") {
+		t.Errorf("a call is the end of it: %d %s", code, ready())
+	}
 	wantMetrics(t, extender.http()+"/metrics",
 		`berth_build_info{go_version="`, `berth_extender_requests_total{code="400",verb="filter"} `, "berth_extender_request_duration_seconds_bucket{",
 		"berth_extender_promises 0", "berth_extender_uncalled_pods 0", "rest_client_requests_total{", `leader_election_master_status{name="berth-cluster"} 1`)
