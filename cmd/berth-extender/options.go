@@ -53,7 +53,7 @@ func (o *options) addFlags(sets *cliflag.NamedFlagSets) {
 	fs := sets.FlagSet("scheduler")
 	fs.StringVar(&o.schedulerName, "scheduler-name", o.schedulerName, "The schedulerName of the kube-scheduler that calls.")
 	fs.DurationVar(&o.uncalledAfter, "uncalled-after", o.uncalledAfter, "How long pods with volumes that name the scheduler may wait before it is told that no kube-scheduler asks: by an event on them, in /readyz and as berth_extender_uncalled_pods. The first call ends this watch.")
-	fs.StringVar(&o.leaderLease, "leader-lease", o.leaderLease, "Lease of the kube-scheduler's leader election, as namespace/name. While a kube-scheduler on another host holds it, nobody is expected to call. Empty: a call is always expected.")
+	fs.StringVar(&o.leaderLease, "leader-lease", o.leaderLease, "Lease of the kube-scheduler's leader election, as namespace/name. While a kube-scheduler on another host holds it, nobody is expected to call; while nobody holds it, a call is. Empty: a call is always expected.")
 	fs.StringVar(&o.argsFile, "args-file", o.argsFile, "File with the fields of BerthVolumesArgs, in YAML or JSON: bindTimeoutSeconds ("+strconv.Itoa(extender.BindTimeoutSeconds)+" by default; 10 less than the scheduler's httpTimeout at most), shape, attachLimitGraceSeconds, sharedPools.")
 
 	fs = sets.FlagSet("serving")

@@ -94,5 +94,5 @@ func (o *options) follow(ctx context.Context, client kubernetes.Interface, calls
 		return fmt.Errorf("reading the host's name: %w", err)
 	}
 	namespace, name, _ := strings.Cut(o.leaderLease, "/")
-	return extender.FollowLease(ctx, client, namespace, name, host, calls.Active)
+	return extender.FollowLease(ctx, client, clock.RealClock{}, namespace, name, host, calls.Active)
 }

@@ -156,22 +156,28 @@ func TestToldOnce(t *testing.T) {
 	}
 }
 
-// TestFollowLease: the replica beside kube-scheduler's leader is the one to be called.
+// TestFollowLease: the replica beside kube-scheduler's leader is the one to be called;
+// where there is no leader each one is, as it never will be.
 func TestFollowLease(t *testing.T) {
 	lease := func(holder *string) *coordinationv1.Lease {
 		return &coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "second-scheduler"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: holder},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "second-scheduler"},
+			Spec:       coordinationv1.LeaseSpec{HolderIdentity: holder, LeaseDurationSeconds: new(int32(30))},
 		}
 	}
 	client := fake.NewClientset()
 	leases := client.CoordinationV1().Leases("kube-system")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	active := make(chan bool, 10)
+	const second = time.Second
+	time, active := testclock.NewFakeClock(time.Now()), make(chan bool, 10)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- FollowLease(ctx, client, "kube-system", "second-scheduler", "host-1", func(now bool) { active <- now })
+		ended <- FollowLease(ctx, client, time, "kube-system", "second-scheduler", "host-1", func(now bool) { active <- now })
 	}()
+	if !<-active {
+		t.Error("no Lease: no kube-scheduler runs, which nobody else tells")
+	}
 	if _, err := leases.Create(ctx, lease(new("host-1_0b1c")), metav1.CreateOptions{}); err != nil || !<-active {
 		t.Fatalf("this host's kube-scheduler leads: %v", err)
 	}
@@ -182,7 +188,10 @@ func TestFollowLease(t *testing.T) {
 	}{
 		{"a host whose name begins alike is another", new("host-10_0b1c"), false},
 		{"this host again", new("host-1_77"), true},
-		{"given back", nil, false},
+		{"another", new("host-2_77"), false},
+		{"given back, and nobody takes it", nil, true},
+		{"by another way", new(""), true},
+		{"another leads", new("host-2_78"), false},
 	} {
 		if _, err := leases.Update(ctx, lease(step.holder), metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
@@ -191,8 +200,26 @@ func TestFollowLease(t *testing.T) {
 			t.Errorf("%s: active %v", step.reason, got)
 		}
 	}
-	if err := leases.Delete(ctx, "second-scheduler", metav1.DeleteOptions{}); err != nil || <-active {
-		t.Errorf("no Lease, no leader: %v", err)
+	// It renews, and then no more.
+	time.Step(29 * second)
+	if _, err := leases.Update(ctx, lease(new("host-2_78")), metav1.UpdateOptions{}); err != nil || <-active {
+		t.Errorf("another renews: %v", err)
+	}
+	time.Step(29 * second)
+	select {
+	case now := <-active:
+		t.Errorf("within its time: active %v", now)
+	default:
+	}
+	time.Step(second)
+	if !<-active {
+		t.Error("its time is over, and nobody takes it")
+	}
+	if _, err := leases.Update(ctx, lease(new("host-3_1")), metav1.UpdateOptions{}); err != nil || <-active {
+		t.Errorf("a third takes it: %v", err)
+	}
+	if err := leases.Delete(ctx, "second-scheduler", metav1.DeleteOptions{}); err != nil || !<-active {
+		t.Errorf("deleted: %v", err)
 	}
 	cancel()
 	if err := <-ended; err != nil {
