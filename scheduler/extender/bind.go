@@ -35,6 +35,10 @@ func (s *Service) Bind(ctx context.Context, a extenderv1.ExtenderBindingArgs) er
 	if done || err != nil {
 		return err
 	}
+	if err := context.Cause(ctx); err != nil {
+		// kube-scheduler may have given the pod's place on the node to another since.
+		return fmt.Errorf("nobody waits for the bind of pod %s/%s any more: %w", pod.Namespace, pod.Name, err)
+	}
 	plan, err := s.commit(pod, a.Node)
 	if err != nil {
 		return err
@@ -139,7 +143,11 @@ func (s *Service) carryOut(ctx context.Context, pod *corev1.Pod, plan binding.Bi
 	attempt := s.binder.Begin(pod, plan)
 	defer attempt.End()
 	s.promises.begin(pod.UID, attempt)
-	err := attempt.Write(bounded)
+	// Whoever asked may go: a write that is cut off for that has no known outcome, and
+	// would be nobody's to give back.
+	whole, cancelWrite := context.WithTimeout(context.WithoutCancel(ctx), s.budget)
+	defer cancelWrite()
+	err := attempt.Write(whole)
 	if err == nil {
 		err = attempt.Await(bounded)
 		if err != nil && bounded.Err() != nil && attempt.Hopeless() == nil {
