@@ -102,7 +102,7 @@ func (r *rig) bindInVain(pod *corev1.Pod) error {
 	errs := make(chan error, 1)
 	go func() { errs <- r.Bind(ctx, bindingOf(pod, node)) }()
 	r.seen("the claims of pod "+pod.Name+" are promised", func() bool {
-		return len(errs) > 0 || !slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return len(errs) > 0 || r.atWork(pod) && !slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
 			name := v.PersistentVolumeClaim.ClaimName
 			key := pod.Namespace + "/" + name
 			free := r.cache.Volume("free")
@@ -112,6 +112,14 @@ func (r *rig) bindInVain(pod *corev1.Pod) error {
 	})
 	giveUp()
 	return <-errs
+}
+
+// atWork reports whether a bind of the pod has promised it its node and goes on.
+func (r *rig) atWork(pod *corev1.Pod) bool {
+	r.promises.mu.Lock()
+	defer r.promises.mu.Unlock()
+	pr := r.promises.of[pod.UID]
+	return pr != nil && pr.stage == stageAttempt
 }
 
 // nodeOf is where the API has the pod.
