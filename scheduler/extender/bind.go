@@ -151,7 +151,7 @@ func (s *Service) carryOut(ctx context.Context, pod *corev1.Pod, plan binding.Bi
 	if err == nil {
 		err = attempt.Await(bounded)
 		if err != nil && bounded.Err() != nil && attempt.Hopeless() == nil {
-			s.promises.keep(pod.UID) //nolint:contextcheck // it outlives the request
+			s.promises.keep(pod.UID)
 			return fmt.Errorf("volumes of pod %s/%s are not ready on node %s after %s; what was promised is kept, and the next bind goes on: %w",
 				pod.Namespace, pod.Name, plan.Node, s.budget, err)
 		}
@@ -205,7 +205,7 @@ func (s *Service) post(ctx context.Context, pod *corev1.Pod, node string) error 
 		Target:     corev1.ObjectReference{Kind: "Node", Name: node},
 	}, metav1.CreateOptions{})
 	if err == nil {
-		s.promises.placed(pod.UID) //nolint:contextcheck // it outlives the request
+		s.promises.placed(pod.UID)
 		return nil
 	}
 	err = fmt.Errorf("binding pod %s/%s to node %s: %w", pod.Namespace, pod.Name, node, err)
@@ -215,9 +215,9 @@ func (s *Service) post(ctx context.Context, pod *corev1.Pod, node string) error 
 		s.promises.release(pod.UID)
 	case readErr != nil:
 		// Nobody knows. The pod's next event or the next bind tells, or time.
-		s.promises.keep(pod.UID) //nolint:contextcheck // it outlives the request
+		s.promises.keep(pod.UID)
 	case now.Spec.NodeName == node:
-		s.promises.placed(pod.UID) //nolint:contextcheck // it outlives the request
+		s.promises.placed(pod.UID)
 		return nil
 	default:
 		s.promises.release(pod.UID)

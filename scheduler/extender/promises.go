@@ -242,6 +242,8 @@ func (p *promises) drop(uid types.UID, pr *promise) {
 
 // giveBack undoes an attempt in the pod's turn. Where a bind came first, what was
 // reserved is its own.
+//
+//nolint:contextcheck,nolintlint // no request waits for it; callers are told so here
 func (p *promises) giveBack(uid types.UID, a *binder.Attempt) {
 	leave, err := p.enter(context.Background(), uid)
 	if err != nil {
