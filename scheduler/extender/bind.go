@@ -134,20 +134,19 @@ func (s *Service) carryOut(ctx context.Context, pod *corev1.Pod, plan binding.Bi
 	if plan.Empty() {
 		return nil
 	}
-	bounded, cancel := context.WithTimeout(ctx, s.budget)
-	defer cancel()
-	if err := s.sight(bounded, pod); err != nil {
-		s.promises.release(pod.UID)
-		return err
-	}
-	attempt := s.binder.Begin(pod, plan)
-	defer attempt.End()
-	s.promises.begin(pod.UID, attempt)
 	// Whoever asked may go: a write that is cut off for that has no known outcome, and
 	// would be nobody's to give back.
 	whole, cancelWrite := context.WithTimeout(context.WithoutCancel(ctx), s.budget)
 	defer cancelWrite()
-	err := attempt.Write(whole)
+	bounded, cancel := context.WithTimeout(ctx, s.budget)
+	defer cancel()
+	attempt := s.binder.Begin(pod, plan)
+	defer attempt.End()
+	s.promises.begin(pod.UID, attempt)
+	err := s.sight(bounded, pod)
+	if err == nil {
+		err = attempt.Write(whole)
+	}
 	if err == nil {
 		err = attempt.Await(bounded)
 		if err != nil && bounded.Err() != nil && attempt.Hopeless() == nil {

@@ -60,7 +60,6 @@ func TestBindUnseen(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			pod := fakeapi.Pod("web", "a")
 			size := "1Gi"
 			if !tc.fits {
