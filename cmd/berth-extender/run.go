@@ -40,7 +40,7 @@ func run(ctx context.Context, o *options, endpoints *daemon.Endpoints) error {
 	factory := watched(client)
 	// Pods of a stock kube-scheduler are tried again at every event, so that nobody
 	// has to be woken when a snapshot becomes known.
-	service, err := extender.New(extender.Options{ //nolint:contextcheck // what a promise gives back outlives requests
+	service, err := extender.New(extender.Options{
 		Client: client, Informers: factory, Args: o.args, Clock: clock.RealClock{},
 		Snapshots: snapshots.New(ctx, access, func() {}), Events: recorder,
 	})

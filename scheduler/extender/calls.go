@@ -187,7 +187,7 @@ func (c *Calls) overdue() []*waitingPod {
 
 func (c *Calls) why(pods int) string {
 	return fmt.Sprintf("no kube-scheduler has asked berth-extender yet, and pods with volumes (%d) wait for scheduler %s: "+
-		"none of that name runs, or its configuration lacks this extender (extenders[].urlPrefix), or no node passes its own filters (see FailedScheduling)",
+		"none of that name runs, or its configuration lacks this extender (extenders[].urlPrefix), or it is turned away (berth_extender_requests_total), or no node passes its own filters (see FailedScheduling)",
 		pods, c.scheduler)
 }
 

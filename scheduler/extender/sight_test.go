@@ -47,7 +47,6 @@ func TestBindGone(t *testing.T) {
 // TestBindUnseen: kube-scheduler's watch is ahead, so that the informer does not have
 // the pod that is to be bound, or still has its namesake of before.
 func TestBindUnseen(t *testing.T) {
-	t.Parallel()
 	cases := map[string]struct {
 		reason      string
 		namesake    bool
