@@ -95,7 +95,7 @@ func alike(ctx context.Context, was, w *world, said verdicts, count map[string]i
 		return nil, err
 	}
 	for _, o := range w.others {
-		refusal, err := s.promise(o) //nolint:contextcheck // bind gives a context that is over
+		refusal, err := s.promise(o) //nolint:contextcheck // the service has the only one
 		if err != nil {
 			return nil, err
 		}
@@ -109,7 +109,7 @@ func alike(ctx context.Context, was, w *world, said verdicts, count map[string]i
 			s.touch(o)
 		}
 	}
-	got, err := s.ask(w, said.node) //nolint:contextcheck // bind gives a context that is over
+	got, err := s.ask(w, said.node) //nolint:contextcheck // the service has the only one
 	if err != nil {
 		return nil, err
 	}

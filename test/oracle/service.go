@@ -74,13 +74,27 @@ func (s *service) call(ctx context.Context, verb string, body, answer any) error
 }
 
 // bind binds a pod for whose volumes nobody cares, and returns why it cannot be bound
-// yet: whoever asks gives up at once, after the writes, and what was promised stays.
+// yet: whoever asks goes as soon as the bind counts on that, which writes all the same,
+// and what was promised stays.
 func (s *service) bind(pod *corev1.Pod, node string) (why string, err error) {
-	over, cancel := context.WithCancel(s.ctx)
-	cancel()
+	ctx, leave := context.WithCancel(s.ctx)
+	defer leave()
 	var result extenderv1.ExtenderBindingResult
-	err = s.call(over, "bind", extenderv1.ExtenderBindingArgs{PodName: pod.Name, PodNamespace: pod.Namespace, PodUID: pod.UID, Node: node}, &result)
+	err = s.call(impatient{ctx, leave}, "bind", extenderv1.ExtenderBindingArgs{PodName: pod.Name, PodNamespace: pod.Namespace, PodUID: pod.UID, Node: node}, &result)
 	return result.Error, err
+}
+
+// impatient is a caller who goes at the moment when somebody asks how to learn of it.
+// What has not begun by then has not met one that is gone.
+type impatient struct {
+	context.Context
+	leave func()
+}
+
+// Done implements context.Context.
+func (i impatient) Done() <-chan struct{} {
+	i.leave()
+	return i.Context.Done()
 }
 
 // promise gives another pod its node: with an extender that is a bind that waits. It
